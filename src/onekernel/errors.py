@@ -1,0 +1,55 @@
+"""What is raised to users: what was expected, what was got, what to do.
+
+OneKernelError
+├── InvalidInput            the user's model, file, option or operand is not usable (exit code 2)
+│   ├── MissingExtra        an optional library is needed
+│   └── InvalidOperand      a tensor given to a launch does not fit the kernel's parameter
+├── CompileError            generated or hand-written CUDA text did not compile
+├── DeviceError             the driver refused a call
+└── EmulationFault          a kernel broke a rule of the machine while it ran on the emulated device
+"""
+
+from __future__ import annotations
+
+
+class OneKernelError(Exception):
+    """The root of every error that OneKernel raises on purpose."""
+
+
+class InvalidInput(OneKernelError):
+    """A user's input cannot be used; the message is one line: expected, got, what to do."""
+
+    def __init__(self, *, expected: str, got: str, todo: str) -> None:
+        self.expected, self.got, self.todo = expected, got, todo
+        super().__init__(f"expected {expected}, got {got}; {todo}")
+
+
+class MissingExtra(InvalidInput):
+    """An optional library is missing; the message holds the exact install line."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(
+            expected=f"the library {library!r}",
+            got="no such module",
+            todo=f"install it with: pip install 'onekernel[{extra}]'",
+        )
+
+
+class InvalidOperand(InvalidInput):
+    """An operand does not fit the kernel parameter it was given for."""
+
+
+class CompileError(OneKernelError):
+    """CUDA text did not compile. `origin` is the chain node or file and line of the first error."""
+
+    def __init__(self, kernel: str, *, error: str, origin: str, line: str, log: str) -> None:
+        self.kernel, self.error, self.origin, self.line, self.log = kernel, error, origin, line, log
+        super().__init__(f"kernel {kernel!r} did not compile: {error} [at {origin}]\n    {line}")
+
+
+class DeviceError(OneKernelError):
+    """A driver call failed; the message names the call and the driver's own words."""
+
+
+class EmulationFault(OneKernelError):
+    """The emulated device stopped a kernel: deadlock, divergent barrier, misaligned access."""
