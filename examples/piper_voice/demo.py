@@ -25,6 +25,8 @@ from rich.table import Table
 
 import onekernel
 from examples.piper_voice.phonemes import phonemize, to_ids
+from onekernel.verify.compare import Comparison, compare
+from onekernel.verify.limits import LIMITS, find
 
 SENTENCE = "One kernel is faster than thirty six small ones."
 CHAINS = 36  # normalisation chains of this voice, none of which ONNX Runtime fuses
@@ -48,13 +50,12 @@ class Outcome:
     chains: int
     launches_before: int
     launches_after: int
-    error: float  # ||after - before|| / ||before||
-    limit: float
+    audio: Comparison
 
     @property
     def passed(self) -> bool:
-        """Whether every chain was fused and the sound is the same; False for an error that is NaN."""
-        return self.chains == CHAINS and self.error <= self.limit
+        """Whether every chain was fused and the sound is the same."""
+        return self.chains == CHAINS and self.audio.passed
 
 
 def installed_voice() -> Voice:
@@ -96,14 +97,6 @@ def write_wav(path: Path, audio: npt.NDArray[Any], sample_rate_hz: int) -> None:
         file.writeframes(samples.tobytes())
 
 
-def relative_error(after: npt.NDArray[Any], before: npt.NDArray[Any]) -> float:
-    """Measure ||after - before|| / ||before||; infinite when the lengths differ."""
-    if after.shape != before.shape:
-        return float("inf")
-    reference = before.astype(np.float64)
-    return float(np.linalg.norm(after - reference) / np.linalg.norm(reference))
-
-
 def optimize_voice(voice: Voice, inputs: Arrays, out: Path) -> Path:
     """Run `onekernel optimize` as a user would; returns the folder it wrote."""
     np.savez(out / "inputs.npz", **inputs)  # type: ignore[arg-type]
@@ -127,24 +120,17 @@ def run(text: str, out: Path) -> Outcome:
         chains=len(fused.chains),
         launches_before=sum(chain.launches_before for chain in fused.chains),
         launches_after=len(fused.chains),
-        error=relative_error(after, before),
-        limit=model_limit(),
+        audio=compare("audio", after, before, find(LIMITS, "model", "float32")),
     )
-
-
-def model_limit() -> float:
-    """Read the end-to-end limit from the one table of limits."""
-    from onekernel.verify.limits import LIMITS
-
-    return next(row.limit for row in LIMITS if (row.scope, row.dtype) == ("model", "float32"))
 
 
 def show(outcome: Outcome, text: str, out: Path) -> None:
     """Print the closing table."""
+    audio = outcome.audio
     table = Table(title=f"“{text}”", title_justify="left", show_header=False)
     table.add_row("normalisation chains fused", f"{outcome.chains} of {CHAINS}")
     table.add_row("launches for these chains", f"{outcome.launches_before} -> {outcome.launches_after}")
-    table.add_row("relative error of the audio", f"{outcome.error:.1e} (limit {outcome.limit:.0e})")
+    table.add_row("relative error of the audio", f"{audio.error:.1e} (limit {audio.limit.limit:.0e})")
     table.add_row("before", str(out / "before.wav"))
     table.add_row("after", str(out / "after.wav"))
     table.add_row("fused model, onekernel.load", str(out / "optimized"))
