@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onekernel.verify.compare import Comparison, Mismatch, compare, relative_error
+from onekernel.verify.compare import Comparison, compare, relative_error
 from onekernel.verify.limits import LIMITS, Limit, find
 from onekernel.verify.measure import Timing, measure
 from onekernel.verify.verdict import Speed, Verdict
@@ -11,7 +11,6 @@ __all__ = [
     "LIMITS",
     "Comparison",
     "Limit",
-    "Mismatch",
     "Speed",
     "Timing",
     "Verdict",

@@ -1,0 +1,73 @@
+"""Who runs the parts of a fused model: sessions, kernels, and how values travel between them.
+
+An engine turns a serialized segment and a chain into callables for the loop. `HostEngine` runs sessions on
+ONNX Runtime's CPU provider with numpy arrays; the kernel is whatever callable the caller hands in, so that a
+splice can be tested against any meaning of a chain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from onekernel.errors import MissingExtra
+from onekernel.fusion.chain import Chain
+from onekernel.splice.loop import Call
+from onekernel.splice.signature import Array
+
+# Many small sessions share few cores: waiting threads must not spin, and more threads than this do not help.
+_THREADS = 8
+
+
+class Engine(Protocol):
+    """What the splicer asks of a runtime; `name` is for the reader."""
+
+    @property
+    def name(self) -> str: ...
+    def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call: ...
+    def kernel(self, chain: Chain) -> Call: ...
+    def upload(self, arrays: Sequence[Array]) -> Sequence[Any]: ...
+    def download(self, values: Sequence[Any]) -> Sequence[Array]: ...
+
+
+@dataclass(frozen=True)
+class HostEngine:
+    """Sessions on the CPU provider; `kernel_of` gives a chain's callable from arrays to arrays."""
+
+    kernel_of: Callable[[Chain], Call]
+    name: str = "cpu"
+
+    def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call:
+        """Load a segment; a run gives exactly `outputs`, in order."""
+        session, wanted = cpu_session(model), list(outputs)
+        return lambda values: session.run(wanted, dict(zip(inputs, values, strict=True)))
+
+    def kernel(self, chain: Chain) -> Call:
+        """Hand the chain to the callable given at construction."""
+        return self.kernel_of(chain)
+
+    def upload(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Keep arrays where they are."""
+        return arrays
+
+    def download(self, values: Sequence[Any]) -> Sequence[Array]:
+        """Make everything an array; ONNX Runtime gives scalars as numpy scalars."""
+        return [np.asarray(value) for value in values]
+
+
+def cpu_session(model: bytes, *, optimize: bool = True) -> Any:
+    """Load a serialized model on the CPU provider, quietly. Raises MissingExtra without ONNX Runtime."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise MissingExtra("onnxruntime", "onnx") from error
+    levels, options = onnxruntime.GraphOptimizationLevel, onnxruntime.SessionOptions()
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = min(_THREADS, os.cpu_count() or 1)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])

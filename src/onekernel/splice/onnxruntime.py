@@ -1,0 +1,82 @@
+"""Back into ONNX Runtime: a model cut at its chains becomes sessions with kernels between them.
+
+It joins a plan, the segments' models and an engine into one FusedModel. It searches for nothing and compiles
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onekernel.fusion.chain import Chain
+from onekernel.splice import segments
+from onekernel.splice.engine import Engine
+from onekernel.splice.loop import Step, make_loop
+from onekernel.splice.model import FusedModel, Part
+from onekernel.splice.plan import Segment, cut
+from onekernel.splice.signature import Array, Spec, inputs_of, outputs_of
+
+
+def splice(
+    model: Any, chains: Sequence[Chain], engine: Engine, constants: Mapping[str, Array] | None = None
+) -> FusedModel:
+    """Cut an ONNX model with named nodes at the chains and join the pieces into a callable.
+
+    `constants` holds operands whose content is known. Raises InvalidInput for a model above 2 GiB, and for
+    chains that do not belong to the model or are entered again by a path that leaves them.
+    """
+    segments.check_size(model)
+    read = {operand.name for chain in chains for operand in chain.operands}
+    known = {name: array for name, array in (constants or {}).items() if name in read}
+    steps = cut(model, chains, known)
+    pieces = [step for step in steps if isinstance(step, Segment)]
+    types = segments.value_types(
+        model, (name for piece in pieces for name in (*piece.inputs, *piece.outputs))
+    )
+    return assemble(
+        [_part(model, step, types) for step in steps],
+        chains,
+        engine,
+        signature=(inputs_of(model), outputs_of(model)),
+        constants=known,
+        original=model,
+    )
+
+
+def _part(model: Any, step: Any, types: Mapping[str, Any]) -> Part:
+    if not isinstance(step, Segment):
+        return Part(step.inputs, step.outputs, chain=step.chain)
+    return Part(step.inputs, step.outputs, segments.build(model, step, types).SerializeToString())
+
+
+def assemble(
+    parts: Sequence[Part],
+    chains: Sequence[Chain],
+    engine: Engine,
+    *,
+    signature: tuple[tuple[Spec, ...], tuple[Spec, ...]],
+    constants: Mapping[str, Array],
+    original: Any = None,
+) -> FusedModel:
+    """Turn parts into the steps of a loop: what `splice` cut, or what a folder holds."""
+    steps = [Step(_call(part, chains, engine), part.inputs, part.outputs, part.chain) for part in parts]
+    inputs, outputs = signature
+    return FusedModel(
+        inputs=inputs,
+        outputs=outputs,
+        chains=tuple(chains),
+        constants=constants,
+        parts=tuple(parts),
+        loop=make_loop(steps, [spec.name for spec in outputs]),
+        fixed=dict(zip(constants, engine.upload(list(constants.values())), strict=True)),
+        engine=engine,
+        original=original,
+    )
+
+
+def _call(part: Part, chains: Sequence[Chain], engine: Engine) -> Any:
+    if part.chain is not None:
+        return engine.kernel(chains[part.chain])
+    assert part.segment is not None
+    return engine.session(part.segment, part.inputs, part.outputs)

@@ -1,0 +1,83 @@
+"""Segments of a plan as ONNX models of their own: nodes, the weights they read, typed inputs and outputs.
+
+It writes models and asks ONNX Runtime for types; it does not run anything and knows no chain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from onekernel.errors import InvalidInput
+from onekernel.splice.plan import Segment, reads
+
+_LIMIT = 2**31 - 2**20  # bytes that protobuf can hold in one message, less room for the nodes
+_TYPE = re.compile(r"^(?P<sequence>seq\()?tensor\((?P<element>\w+)\)\)?$")
+_ELEMENTS = {"float": "FLOAT", "double": "DOUBLE"}  # the others have one name in both libraries
+
+
+def check_size(model: Any) -> None:
+    """Refuse a model that does not fit in one protobuf message (2 GiB)."""
+    size = sum(len(item.raw_data) for item in model.graph.initializer)
+    if size > _LIMIT:
+        raise InvalidInput(
+            expected="a model below 2 GiB",
+            got=f"{size / 2**30:.1f} GiB of weights",
+            todo="split the model, or store it in float16",
+        )
+
+
+def value_types(model: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Ask ONNX Runtime for the types of values: ONNX TypeProtos with the sizes that are known."""
+    import onnxruntime
+    from onnx import ModelProto
+
+    wanted = list(dict.fromkeys(names))
+    probe = ModelProto()
+    probe.CopyFrom(model)
+    del probe.graph.output[:]
+    for name in wanted:
+        probe.graph.output.add().name = name
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(probe.SerializeToString(), options, ["CPUExecutionProvider"])
+    return {item.name: _type(item.name, item.type, item.shape) for item in session.get_outputs()}
+
+
+def _type(name: str, text: str, shape: Sequence[int | str | None]) -> Any:
+    from onnx import TensorProto, helper
+
+    match = _TYPE.match(text)
+    if not match:
+        raise InvalidInput(
+            expected="tensors where the model is cut",
+            got=f"{name!r} of type {text}",
+            todo="leave out the chain next to it",
+        )
+    element = match["element"]
+    number = TensorProto.DataType.Value(_ELEMENTS.get(element, element.upper()))
+    tensor = helper.make_tensor_type_proto(number, list(shape))
+    return helper.make_sequence_type_proto(tensor) if match["sequence"] else tensor
+
+
+def build(model: Any, segment: Segment, types: Mapping[str, Any]) -> Any:
+    """Write one segment as an ONNX model with only the nodes and weights that it needs."""
+    from onnx import GraphProto, ModelProto
+
+    nodes = [model.graph.node[index] for index in segment.nodes]
+    used = {name for node in nodes for name in reads(node)} | set(segment.outputs)
+    graph = GraphProto(name=f"segment_{segment.stage:03d}", node=nodes)
+    graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
+    for names, infos in ((segment.inputs, graph.input), (segment.outputs, graph.output)):
+        for name in names:
+            info = infos.add(name=name)
+            info.type.CopyFrom(types[name])
+    return ModelProto(
+        ir_version=model.ir_version,
+        opset_import=model.opset_import,
+        functions=model.functions,
+        producer_name="onekernel",
+        graph=graph,
+    )

@@ -1,0 +1,236 @@
+"""Cutting and running: a spliced model equals the original, whatever the cut goes through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
+
+from onekernel.errors import InvalidInput
+from onekernel.fusion.chain import Operand
+from onekernel.splice.engine import HostEngine, cpu_session
+from onekernel.splice.model import FusedModel
+from onekernel.splice.onnxruntime import splice
+from onekernel.splice.plan import Launch, Segment, cut
+from onekernel.verify import relative_error
+from small_models import HIDDEN, ROWS, Builder, meaning
+
+ENGINE = HostEngine(meaning)
+
+
+def sample(*names: str) -> dict[str, Any]:
+    random = np.random.default_rng(3)
+    return {name: random.standard_normal((ROWS, HIDDEN)).astype(np.float32) for name in names}
+
+
+def check(builder: Builder, model: ModelProto, inputs: dict[str, Any]) -> FusedModel:
+    fused = splice(model, builder.chains, ENGINE)
+    names = [item.name for item in model.graph.output]
+    expected = dict(zip(names, cpu_session(model.SerializeToString()).run(None, inputs), strict=True))
+    got = fused(inputs)
+    assert list(got) == names
+    for name in names:
+        assert got[name].shape == expected[name].shape
+        assert relative_error(got[name], expected[name]) < 1e-5, name
+    return fused
+
+
+def test_two_chains_of_one_stage_run_between_two_sessions() -> None:
+    b = Builder()
+    before = b.node("MatMul", "x", b.weight(HIDDEN, HIDDEN))
+    left, _ = b.norm(before)
+    right, _ = b.norm(b.node("Relu", before))
+    model = b.model(["x"], [b.node("MatMul", b.node("Mul", left, right), b.weight(HIDDEN, HIDDEN))])
+    kinds = [type(step) for step in cut(model, b.chains)]
+    assert kinds == [Segment, Launch, Launch, Segment]
+    fused = check(b, model, sample("x"))
+    assert (fused.stats.segments, fused.stats.launches, fused.stats.replaced) == (2, 2, 18)
+
+
+def test_chains_in_a_row_need_no_session_between_them() -> None:
+    b = Builder()
+    first, _ = b.norm("x")
+    second, _ = b.norm(first)
+    model = b.model(["x"], [b.node("Relu", second)])
+    constants = {
+        name for chain in b.chains for name in (o.name for o in chain.operands if o.kind == "channel")
+    }
+    kinds = [type(step) for step in cut(model, b.chains, constants)]
+    assert kinds == [Launch, Launch, Segment]
+    check(b, model, sample("x"))
+
+
+def test_a_chain_may_read_an_input_and_write_an_output() -> None:
+    b = Builder()
+    output, _ = b.norm("x", in_nodes=True)
+    check(b, b.model(["x"], [output]), sample("x"))
+
+
+def test_several_results_and_a_result_that_is_also_an_output() -> None:
+    b = Builder()
+    output, total = b.norm(b.node("Relu", "x"), residual="y")
+    assert total is not None
+    again, _ = b.norm(output, residual=total)
+    check(b, b.model(["x", "y"], [total, b.node("Add", again, total)]), sample("x", "y"))
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_names_captured_by_branches_travel_with_them(flag: bool) -> None:
+    b = Builder()
+    early = b.node("Relu", "x")
+    output, _ = b.norm("x")
+    weight = b.weight(ROWS, HIDDEN)
+    chosen = b.branch("flag", b.node("Add", output, weight), b.node("Mul", early, b.constant(HIDDEN)))
+    inner = b.branch("flag", output, weight)
+    model = b.model(["x"], [b.node("Add", chosen, inner)], flag=True)
+    check(b, model, {**sample("x"), "flag": np.array(flag)})
+
+
+def test_an_unnamed_use_inside_a_nested_branch_is_seen() -> None:
+    b = Builder()
+    output, _ = b.norm("x")
+    outer = b.branch("flag", "x", "x")
+    nested = b.nodes[-1].attribute[0].g
+    b.nodes.pop()
+    inner = b.branch("flag", output, "x")
+    nested.node[0].CopyFrom(b.nodes.pop())
+    nested.node[0].output[0] = nested.output[0].name
+    assert inner
+    b.branch("flag", "x", "x")
+    b.nodes[-1].attribute[0].g.CopyFrom(nested)
+    assert b.nodes[-1].output[0] == outer
+    check(b, b.model(["x"], [outer], flag=True), {**sample("x"), "flag": np.array(True)})
+
+
+def test_weights_stay_constants_in_the_segments_that_read_them_and_nowhere_else() -> None:
+    b = Builder()
+    folded = b.node("Transpose", b.weight(HIDDEN, HIDDEN))
+    normed, _ = b.norm(b.node("MatMul", "x", folded))
+    model = b.model(["x"], [b.node("MatMul", normed, b.weight(HIDDEN, HIDDEN))])
+    fused = check(b, model, sample("x"))
+    last = ModelProto.FromString(fused.parts[-1].segment or b"")
+    assert [item.name for item in last.graph.input] == [normed]
+    assert len(last.graph.initializer) == 1
+    later = Builder()
+    normed, _ = later.norm("x")
+    folded = later.node("Transpose", later.weight(HIDDEN, HIDDEN))
+    fused = check(later, later.model(["x"], [later.node("MatMul", normed, folded)]), sample("x"))
+    last = ModelProto.FromString(fused.parts[-1].segment or b"")
+    assert [node.op_type for node in last.graph.node] == ["Transpose", "MatMul"]
+    assert [item.name for item in last.graph.input] == [normed]
+
+
+def test_a_random_draw_happens_once() -> None:
+    b = Builder()
+    noise = b.node("RandomNormal", shape=[ROWS, HIDDEN])
+    normed, _ = b.norm(b.node("Mul", noise, b.weight(1, value=0.0)), residual="x")
+    model = b.model(["x"], [b.node("Sub", b.node("Add", normed, noise), noise)])
+    assert (
+        sum(
+            model.graph.node[i].op_type == "RandomNormal"
+            for s in cut(model, b.chains)
+            if isinstance(s, Segment)
+            for i in s.nodes
+        )
+        == 1
+    )
+    check(b, model, sample("x"))
+
+
+def test_values_die_after_their_last_use() -> None:
+    b = Builder()
+    first, _ = b.norm(b.node("Relu", "x"))
+    second, _ = b.norm(b.node("Relu", first))
+    fused = check(b, b.model(["x"], [b.node("Relu", second)]), sample("x"))
+    names = {name for part in fused.parts for name in (*part.inputs, *part.outputs)}
+    dead = [name for names_ in fused.loop.dead for name in names_]
+    assert sorted(dead) == sorted(names - set(fused.loop.outputs))
+
+
+def test_a_chain_that_a_path_leaves_and_enters_again_is_refused() -> None:
+    b = Builder()
+    output, _ = b.norm("x")
+    outside = b.node("Relu", output)
+    model = b.model(["x"], [outside])
+    entered = replace(b.chains[0], operands=(*b.chains[0].operands, Operand(outside, "full", "float32")))
+    with pytest.raises(InvalidInput, match="leaves and enters"):
+        cut(model, [entered])
+
+
+def test_chains_of_another_model_are_refused() -> None:
+    b, other = Builder(), Builder()
+    b.norm("x")
+    model = other.model(["x"], [other.node("Relu", "x")])
+    with pytest.raises(InvalidInput, match="unknown node"):
+        splice(model, b.chains, ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.zeros((ROWS, HIDDEN), np.float32), "bare ndarray"),
+        ({"y": np.zeros((ROWS, HIDDEN), np.float32)}, "names y"),
+        ([], "0 arrays"),
+        ([np.zeros((ROWS, HIDDEN))], "float64"),
+        ([np.zeros((ROWS, HIDDEN + 1), np.float32)], r"float32\[3,7\]"),
+        ([np.zeros(HIDDEN, np.float32)], r"float32\[6\]"),
+    ],
+)
+def test_unusable_inputs_are_named(inputs: Any, message: str) -> None:
+    b = Builder()
+    output, _ = b.norm("x")
+    fused = splice(b.model(["x"], [output]), b.chains, ENGINE)
+    with pytest.raises(InvalidInput, match=message):
+        fused(inputs)
+
+
+def test_inputs_by_position_and_other_sizes_of_a_dynamic_dimension() -> None:
+    b = Builder()
+    output, _ = b.norm("x")
+    fused = splice(b.model(["x"], [b.node("Relu", output)]), b.chains, ENGINE)
+    x = sample("x")["x"]
+    np.testing.assert_array_equal(fused([x])[fused.outputs[0].name], fused({"x": x})[fused.outputs[0].name])
+    assert fused([np.tile(x, (5, 1))])[fused.outputs[0].name].shape == (5 * ROWS, HIDDEN)
+    assert fused([x[:0]])[fused.outputs[0].name].shape == (0, HIDDEN)
+
+
+def test_explain_counts_kernels_and_operators() -> None:
+    b = Builder()
+    output, _ = b.norm("x")
+    text = splice(b.model(["x"], [output]), b.chains, ENGINE).explain()
+    assert "rows of 6" in text
+    assert "9 -> 1" in text
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_random_graphs(data: st.DataObject) -> None:
+    b = Builder()
+    values = ["x", "y"]
+    pick = st.deferred(lambda: st.sampled_from(values))
+    for _ in range(data.draw(st.integers(1, 9))):
+        kind = data.draw(
+            st.sampled_from(["Add", "Mul", "Tanh", "Constant", "MatMul", "norm", "residual", "If"])
+        )
+        if kind in ("Add", "Mul"):
+            values.append(b.node(kind, data.draw(pick), data.draw(pick)))
+        elif kind == "Tanh":
+            values.append(b.node(kind, data.draw(pick)))
+        elif kind == "Constant":
+            values.append(b.constant(ROWS, HIDDEN))
+        elif kind == "MatMul":
+            values.append(b.node(kind, data.draw(pick), b.weight(HIDDEN, HIDDEN)))
+        elif kind == "If":
+            values.append(b.branch("flag", data.draw(pick), data.draw(pick)))
+        else:
+            other = data.draw(pick) if kind == "residual" else None
+            values += [v for v in b.norm(b.node("Tanh", data.draw(pick)), residual=other) if v]
+    inner = values[2:]
+    outputs = data.draw(st.lists(st.sampled_from(inner), min_size=1, max_size=3, unique=True))
+    model = b.model(["x", "y"], outputs, flag=True)
+    check(b, model, {**sample("x", "y"), "flag": np.array(data.draw(st.booleans()))})
