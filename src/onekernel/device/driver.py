@@ -1,0 +1,37 @@
+"""The driver API behind one call that raises. Without a driver, `driver()` is None and nothing else breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from onekernel.errors import DeviceError
+
+
+@cache
+def driver() -> Any:
+    """Return cuda.bindings.driver after cuInit, or None when there is no usable driver."""
+    import ctypes
+
+    try:
+        ctypes.CDLL("libcuda.so.1")  # cuda-bindings raises several kinds of errors when it is absent
+    except OSError:
+        return None
+    from cuda.bindings import driver as cuda
+
+    return cuda if cuda.cuInit(0)[0] == cuda.CUresult.CUDA_SUCCESS else None
+
+
+def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
+    """Call a driver function; return its result without the status.
+
+    Raises DeviceError with the function's name and the driver's words.
+    """
+    status, *results = function(*arguments)
+    if int(status) != 0:
+        cuda = driver()
+        text = cuda.cuGetErrorString(status)[1]
+        words = text.decode() if text else str(status)
+        raise DeviceError(f"{function.__name__} failed: {words} ({getattr(status, 'name', status)})")
+    return results[0] if len(results) == 1 else tuple(results) if results else None

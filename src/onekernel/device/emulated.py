@@ -1,0 +1,118 @@
+"""The emulated device: kernels built by g++ run on fibres of one host thread (kernels/emulated).
+
+Memory is the host's, streams do nothing, launches are synchronous. `Schedule` orders the threads, so that a kernel
+which is right only in one order shows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import tempfile
+import threading
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onekernel.device import host_compiler
+from onekernel.device.buffer import Buffer, View, numpy_dtype, view
+from onekernel.device.launch import LaunchShape
+from onekernel.errors import EmulationFault
+
+KERNELS = Path(str(files("onekernel"))) / "kernels"
+INCLUDE = (KERNELS / "emulated", KERNELS)
+_lock = threading.Lock()  # the runtime has one machine
+
+
+class Order(IntEnum):
+    """In which order ready threads (and the clusters of a grid) run."""
+
+    ASCENDING = 0
+    DESCENDING = 1
+    RANDOM = 2
+
+
+@cache
+def _scratch() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="onekernel-emulated-")
+    _keep.append(folder)
+    return Path(folder.name)
+
+
+_keep: list[Any] = []
+
+
+def open_library(binary: bytes) -> ctypes.CDLL:
+    """Load a shared library from memory; equal bytes are loaded once."""
+    path = _scratch() / f"{hashlib.sha256(binary).hexdigest()[:32]}.so"
+    if not path.exists():
+        path.write_bytes(binary)
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+@cache
+def _runtime() -> ctypes.CDLL:
+    text = (KERNELS / "emulated" / "runtime.cpp").read_text(encoding="utf-8")
+    library = open_library(host_compiler.build(text, include=INCLUDE, name="runtime"))
+    library.onekernel_emulate.restype = ctypes.c_char_p
+    library.onekernel_emulate.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_uint64,
+    ]
+    return library
+
+
+class EmulatedDevice:
+    """A GPU of a named architecture, played by the CPU."""
+
+    emulated = True
+    name = "emulated"
+
+    def __init__(self, arch: str = "sm_90", *, order: Order = Order.ASCENDING, seed: int = 0) -> None:
+        self.arch, self.order, self.seed = arch, order, seed
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Buffer:
+        """Allocate memory filled with 0xff, which reads as NaN: what a kernel forgets to write shows."""
+        array = np.empty(tuple(shape), numpy_dtype(dtype))
+        array.view(np.uint8).fill(0xFF) if array.ndim else array.fill(np.nan)
+        return Buffer(view(array), read=_share)
+
+    def upload(self, array: npt.NDArray[Any]) -> Buffer:
+        """Share a numpy array (copied only when it is not row-major)."""
+        return Buffer(view(np.ascontiguousarray(array)), read=_share)
+
+    def holds(self, where: View) -> bool:
+        """Say whether a kernel of this device may use that memory."""
+        return where.device == "host"
+
+    def load(self, binary: bytes, entry: str) -> int:
+        """Load a kernel; return its handle."""
+        _runtime()
+        library = open_library(binary)
+        return ctypes.cast(getattr(library, f"emulated_{entry}"), ctypes.c_void_p).value or 0
+
+    def launch(self, handle: int, slots: Any, shape: LaunchShape, stream: int) -> None:
+        """Run a kernel to its end; raise EmulationFault with what it did wrong."""
+        del stream
+        dims = (ctypes.c_uint * 7)(*shape.grid, *shape.block, shape.cluster)
+        with _lock:
+            message = _runtime().onekernel_emulate(handle, slots, dims, int(self.order), self.seed)
+        if message is not None:
+            raise EmulationFault(message.decode())
+
+    def synchronize(self) -> None:
+        """Do nothing: launches are synchronous."""
+
+
+def _share(where: View) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = where.owner
+    return array

@@ -1,0 +1,61 @@
+"""What each GPU model can do: the only owner of limits and ceilings (parts.toml)."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from onekernel.errors import InvalidInput
+
+REFERENCE = "h200"  # assumed when no GPU is present and none is named
+
+
+@dataclass(frozen=True)
+class Part:
+    """A GPU model. Units: bytes, bytes per second, seconds; `measured` says where the numbers come from."""
+
+    key: str
+    name: str
+    arch: str
+    multiprocessors: int
+    l2_bytes: int
+    bandwidth: float
+    launch_seconds: float
+    measured: str
+
+    @property
+    def pack_bytes(self) -> int:
+        """Widest single access of a thread: 32 bytes since sm_100, 16 before."""
+        return pack_bytes(self.arch)
+
+
+def arch_number(arch: str) -> int:
+    """sm_90a -> 90."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+def pack_bytes(arch: str) -> int:
+    """Widest single access of a thread on an architecture, in bytes."""
+    return 32 if arch_number(arch) >= 100 else 16
+
+
+@cache
+def table() -> dict[str, Part]:
+    """All known parts by key."""
+    rows = tomllib.loads(files("onekernel.device").joinpath("parts.toml").read_text(encoding="utf-8"))
+    return {key: Part(key=key, **row) for key, row in rows.items()}
+
+
+def find(name: str) -> Part:
+    """Find a part by key (h200), by architecture (sm_90: its first part) or by the driver's name.
+
+    Raises InvalidInput that lists the known parts.
+    """
+    wanted = name.strip().lower()
+    for part in table().values():
+        if wanted in (part.key, part.arch, part.name.lower()):
+            return part
+    known = ", ".join([*table(), *dict.fromkeys(part.arch for part in table().values())])
+    raise InvalidInput(expected=f"a known GPU ({known})", got=repr(name), todo="name one of them with --gpu")

@@ -1,0 +1,41 @@
+"""A compiler log -> one error that names the first fault, its line, and the chain node it came from."""
+
+from __future__ import annotations
+
+import re
+
+from onekernel.errors import CompileError
+
+# NVRTC: name(12): error: words        g++: name:12:5: error: words
+_NVRTC = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<words>.*)$", re.MULTILINE)
+_GXX = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<words>.*)$", re.MULTILINE)
+_DIRECTIVE = re.compile(r'^#line (\d+) "(.*)"$')
+
+
+def explain(name: str, text: str, log: str) -> CompileError:
+    """Make the error to raise for a failed compile."""
+    found = _NVRTC.search(log) or _GXX.search(log)
+    if found is None:
+        return CompileError(name, error=log.strip() or "no reason given", origin="unknown", line="", log=log)
+    file, number = found["file"].strip(), int(found["line"])
+    return CompileError(
+        name,
+        error=found["words"].strip(),
+        origin=f"{file}:{number}" if not file.startswith("chain:") else file,
+        line=_line_of(text, file, number),
+        log=log,
+    )
+
+
+def _line_of(text: str, file: str, number: int) -> str:
+    """Find a line by the file and number that the `#line` directives of the text gave it."""
+    here, count = "kernel.cu", 0
+    for line in text.split("\n"):
+        directive = _DIRECTIVE.match(line)
+        if directive:
+            here, count = directive[2].replace('\\"', '"').replace("\\\\", "\\"), int(directive[1]) - 1
+            continue
+        count += 1
+        if (here, count) == (file, number):
+            return line.strip()
+    return ""

@@ -1,0 +1,30 @@
+"""CUDA text -> shared library for the emulated device. The text is the same; only the include root differs."""
+
+from __future__ import annotations
+
+import time
+
+from onekernel.device import host_compiler
+from onekernel.device.emulated import INCLUDE
+from onekernel.jit.binary import Binary, Resources
+from onekernel.jit.compile_errors import explain
+
+
+def compiler_id() -> str:
+    """Name the compiler for cache keys."""
+    return f"{host_compiler.version()} {' '.join(host_compiler.FLAGS)}"
+
+
+def compile_emulated(name: str, text: str) -> Binary:
+    """Compile a text that defines one kernel, and add the entry that takes an array of argument pointers.
+
+    Raises CompileError.
+    """
+    start = time.perf_counter()
+    entry = f'extern "C" void emulated_{name}(void** arguments) {{ machine::call({name}, arguments); }}\n'
+    prelude = '#include "primitives.cuh"\n#line 1 "kernel.cu"\n'
+    try:
+        data = host_compiler.build(f"{prelude}{text}\n{entry}", include=INCLUDE, name=name)
+    except host_compiler.HostCompileError as failure:
+        raise explain(name, text, str(failure)) from None
+    return Binary(data, Resources(), time.perf_counter() - start)

@@ -1,0 +1,93 @@
+"""What a caller wants built: a name, typed parameters, constants, and a few lines of CUDA.
+
+A request knows nothing of chains, programs or frameworks. It is hashable, and printing it prints the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onekernel.errors import InvalidInput
+
+# CUDA spelling of an element -> dtype of an operand
+DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int": "int32",
+    "long long": "int64",
+    "short": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+}
+ELEMENTS = {dtype: spelling for spelling, dtype in DTYPES.items()}
+SCALARS = ("int", "long long", "float")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel parameter: a scalar ("int", "long long", "float") or a pointer ("const float*", "float16*")."""
+
+    name: str
+    type: str
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or (self.element not in DTYPES if self.pointer else self.type not in SCALARS):
+            raise InvalidInput(
+                expected=f"a parameter of type {', '.join(SCALARS)} or [const] T* with T of {', '.join(DTYPES)}",
+                got=f"{self.name!r} of type {self.type!r}",
+                todo="correct the kernel's parameters",
+            )
+
+    @property
+    def pointer(self) -> bool:
+        return self.type.endswith("*")
+
+    @property
+    def writable(self) -> bool:
+        """True when the kernel may write there."""
+        return self.pointer and not self.type.startswith("const ")
+
+    @property
+    def element(self) -> str:
+        """The CUDA spelling of what it points to."""
+        return self.type.removesuffix("*").removeprefix("const ").strip()
+
+    @property
+    def dtype(self) -> str:
+        return DTYPES[self.element if self.pointer else self.type]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a kernel body; `origin` names what it was made from, for compile errors."""
+
+    text: str
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class KernelRequest:
+    """A kernel to build for one architecture.
+
+    Either `body` (lines inside the kernel; signature and launch bounds are generated) or `source` (a whole CUDA text
+    that defines `extern "C" __global__ void name(...)`). Constants become `constexpr` numbers before the kernel.
+    """
+
+    name: str
+    arch: str
+    parameters: tuple[Parameter, ...]
+    threads: int
+    headers: tuple[str, ...] = ()
+    constants: tuple[tuple[str, int | float], ...] = ()
+    body: tuple[Line, ...] = ()
+    source: str = ""
+    min_blocks: int = 1
+    cluster: int = 1
+
+    def __str__(self) -> str:
+        from onekernel.jit.generate import kernel_text
+
+        return kernel_text(self)

@@ -1,0 +1,95 @@
+// Every intrinsic and every line of PTX that kernels use, behind plain names.
+//
+// `emulated/primitives.cuh` offers the same names to g++, so that the text of a kernel is one text. A kernel
+// may use threadIdx, blockIdx and what stands here, and nothing else of the machine.
+#pragma once
+
+#define ONEKERNEL_DEVICE __device__ __forceinline__
+
+constexpr int kWarpLanes = 32;
+
+// ---- storage types; arithmetic is always float
+struct float16 {
+  unsigned short bits;
+};
+struct bfloat16 {
+  unsigned short bits;
+};
+
+ONEKERNEL_DEVICE float to_float(float value) { return value; }
+ONEKERNEL_DEVICE float to_float(float16 value) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+}
+ONEKERNEL_DEVICE float to_float(bfloat16 value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+
+// Round to nearest even, as every framework does.
+ONEKERNEL_DEVICE void from_float(float value, float& result) { result = value; }
+ONEKERNEL_DEVICE void from_float(float value, float16& result) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+}
+ONEKERNEL_DEVICE void from_float(float value, bfloat16& result) {
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+#else  // sm_75 has no bf16 conversion
+  const unsigned bits = __float_as_uint(value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  result.bits = nan ? 0x7fff : static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+
+// ---- memory: one access of N elements; `address` must be aligned to its size
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T at[N];
+};
+
+template <int N, class T>
+ONEKERNEL_DEVICE Vector<T, N> load_vector(const T* address) {
+  return *reinterpret_cast<const Vector<T, N>*>(address);
+}
+
+template <int N, class T>
+ONEKERNEL_DEVICE void store_vector(T* address, const Vector<T, N>& value) {
+  *reinterpret_cast<Vector<T, N>*>(address) = value;
+}
+
+// ---- the block's shared memory, one struct per kernel
+template <class T>
+ONEKERNEL_DEVICE T& shared_storage() {
+  __shared__ T storage;
+  return storage;
+}
+
+// ---- threads
+// Exchange with lane (own lane ^ lane_mask). All 32 lanes of the warp must call it.
+ONEKERNEL_DEVICE float shuffle_xor(float value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+
+ONEKERNEL_DEVICE void block_barrier() { __syncthreads(); }
+
+// ---- thread block clusters (sm_90 and later)
+ONEKERNEL_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Also orders shared memory between the blocks of the cluster (arrive = release, wait = acquire).
+ONEKERNEL_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Read another block's copy of `*address`, which lies in this block's shared memory.
+ONEKERNEL_DEVICE float load_remote(const float* address, int rank) {
+  unsigned remote;
+  float value;
+  const unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(address));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(remote) : "memory");
+  return value;
+}
