@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Edge:
-    """One import statement of one name; `deferred` when it stands inside a function."""
+    """One import statement of one name; `deferred` when importing the importer does not run it."""
 
     importer: str
     imported: str
@@ -56,7 +56,7 @@ class Package:
         return [edge for module, tree in self.trees.items() for edge in self._imports(module, tree)]
 
     def _imports(self, module: str, tree: ast.Module) -> Iterator[Edge]:
-        inside = {id(child) for node in ast.walk(tree) if _is_function(node) for child in ast.walk(node)}
+        inside = {id(child) for node in ast.walk(tree) if _defers(node) for child in ast.walk(node)}
         for node in ast.walk(tree):
             deferred = id(node) in inside
             if isinstance(node, ast.Import):
@@ -77,8 +77,9 @@ class Package:
         return ".".join([*parts[: len(parts) - node.level], *filter(None, [node.module])])
 
 
-def _is_function(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+def _defers(node: ast.AST) -> bool:
+    checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    return checking or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def forbidden_edges(package: Package, allowed: Mapping[str, frozenset[str]]) -> list[str]:
@@ -94,10 +95,10 @@ def forbidden_edges(package: Package, allowed: Mapping[str, frozenset[str]]) -> 
 
 
 def cycles(package: Package) -> list[str]:
-    """Find a cycle among the modules, imports inside functions included."""
+    """Find a cycle among the modules by the imports that run when a module is imported."""
     needs: dict[str, set[str]] = {name: set() for name in package.trees}
     for edge in package.edges:
-        if edge.imported in needs and edge.imported != edge.importer:
+        if edge.imported in needs and edge.imported != edge.importer and not edge.deferred:
             needs[edge.importer].add(edge.imported)
     try:
         TopologicalSorter(needs).prepare()
