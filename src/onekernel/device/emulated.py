@@ -48,18 +48,19 @@ def _scratch() -> Path:
 _keep: list[Any] = []
 
 
-def open_library(binary: bytes) -> ctypes.CDLL:
-    """Load a shared library from memory; equal bytes are loaded once."""
+def open_library(binary: bytes, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
+    """Load a shared library from memory; equal bytes are loaded once. Kernels keep their symbols to themselves."""
     path = _scratch() / f"{hashlib.sha256(binary).hexdigest()[:32]}.so"
     if not path.exists():
         path.write_bytes(binary)
-    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(path), mode=mode)
 
 
 @cache
 def _runtime() -> ctypes.CDLL:
     text = (KERNELS / "emulated" / "runtime.cpp").read_text(encoding="utf-8")
-    library = open_library(host_compiler.build(text, include=INCLUDE, name="runtime"))
+    binary = host_compiler.build(text, include=INCLUDE, name="runtime")
+    library = open_library(binary, ctypes.RTLD_GLOBAL)
     library.onekernel_emulate.restype = ctypes.c_char_p
     library.onekernel_emulate.argtypes = [
         ctypes.c_void_p,

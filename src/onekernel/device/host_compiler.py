@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onekernel.errors import InvalidInput
 
-FLAGS = ("-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing")
+FLAGS = ("-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-Wl,-Bsymbolic", "-ffp-contract=off", "-fno-strict-aliasing")
 
 
 class HostCompileError(Exception):

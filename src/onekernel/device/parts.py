@@ -26,9 +26,8 @@ class Part:
     measured: str
 
     @property
-    def pack_bytes(self) -> int:
-        """Widest single access of a thread: 32 bytes since sm_100, 16 before."""
-        return pack_bytes(self.arch)
+    def arch_number(self) -> int:
+        return arch_number(self.arch)
 
 
 def arch_number(arch: str) -> int:

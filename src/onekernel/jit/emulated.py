@@ -6,6 +6,7 @@ import time
 
 from onekernel.device import host_compiler
 from onekernel.device.emulated import INCLUDE
+from onekernel.device.parts import arch_number
 from onekernel.jit.binary import Binary, Resources
 from onekernel.jit.compile_errors import explain
 
@@ -15,14 +16,14 @@ def compiler_id() -> str:
     return f"{host_compiler.version()} {' '.join(host_compiler.FLAGS)}"
 
 
-def compile_emulated(name: str, text: str) -> Binary:
+def compile_emulated(name: str, text: str, arch: str) -> Binary:
     """Compile a text that defines one kernel, and add the entry that takes an array of argument pointers.
 
     Raises CompileError.
     """
     start = time.perf_counter()
     entry = f'extern "C" void emulated_{name}(void** arguments) {{ machine::call({name}, arguments); }}\n'
-    prelude = '#include "primitives.cuh"\n#line 1 "kernel.cu"\n'
+    prelude = f'#define ONEKERNEL_ARCH {arch_number(arch)}\n#include "primitives.cuh"\n#line 1 "kernel.cu"\n'
     try:
         data = host_compiler.build(f"{prelude}{text}\n{entry}", include=INCLUDE, name=name)
     except host_compiler.HostCompileError as failure:

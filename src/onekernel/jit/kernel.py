@@ -39,7 +39,7 @@ def compile_request(request: KernelRequest, *, emulate: bool = False) -> Binary:
     """
     text = kernel_text(request)
     compiler, builder = (
-        (emulated.compiler_id(), lambda: emulated.compile_emulated(request.name, text))
+        (emulated.compiler_id(), lambda: emulated.compile_emulated(request.name, text, request.arch))
         if emulate
         else (nvrtc.compiler_id(), lambda: nvrtc.compile_cubin(request.name, text, request.arch))
     )

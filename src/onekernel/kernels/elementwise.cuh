@@ -84,20 +84,31 @@ ONEKERNEL_DEVICE auto each(const Operands&... operands) {
   return each_of<kOperator>(widest(operands...), operands...);
 }
 
-// ---- packs and memory
+// ---- packs and memory: as few accesses as the machine's widest one allows
+template <int N, class T>
+constexpr int kAccessElements = N * int(sizeof(T)) <= kAccessBytes ? N : kAccessBytes / int(sizeof(T));
+
 template <int N, class T>
 ONEKERNEL_DEVICE Pack<N> load_pack(const T* address) {
-  const Vector<T, N> raw = load_vector<N>(address);
+  constexpr int kWidth = kAccessElements<N, T>;
   Pack<N> result;
 #pragma unroll
-  for (int i = 0; i < N; ++i) result.at[i] = to_float(raw.at[i]);
+  for (int first = 0; first < N; first += kWidth) {
+    const Vector<T, kWidth> raw = load_vector<kWidth>(address + first);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) result.at[first + i] = to_float(raw.at[i]);
+  }
   return result;
 }
 
 template <int N, class T>
 ONEKERNEL_DEVICE void store_pack(T* address, const Pack<N>& value) {
-  Vector<T, N> raw;
+  constexpr int kWidth = kAccessElements<N, T>;
 #pragma unroll
-  for (int i = 0; i < N; ++i) from_float(value.at[i], raw.at[i]);
-  store_vector(address, raw);
+  for (int first = 0; first < N; first += kWidth) {
+    Vector<T, kWidth> raw;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) from_float(value.at[first + i], raw.at[i]);
+    store_vector(address + first, raw);
+  }
 }

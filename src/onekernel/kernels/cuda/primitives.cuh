@@ -8,6 +8,13 @@
 
 constexpr int kWarpLanes = 32;
 
+// The widest access of one thread.
+#if __CUDA_ARCH__ >= 1000
+constexpr int kAccessBytes = 32;
+#else
+constexpr int kAccessBytes = 16;
+#endif
+
 // ---- storage types; arithmetic is always float
 struct float16 {
   unsigned short bits;

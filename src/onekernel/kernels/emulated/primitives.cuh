@@ -19,6 +19,7 @@
 #define ONEKERNEL_DEVICE inline
 
 constexpr int kWarpLanes = 32;
+constexpr int kAccessBytes = ONEKERNEL_ARCH >= 100 ? 32 : 16;  // the emulated architecture is given to g++
 
 struct float16 {
   unsigned short bits;

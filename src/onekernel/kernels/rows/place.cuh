@@ -37,6 +37,10 @@ struct RowPosition {
     return inside ? to_float(column[row]) : 0.0f;
   }
   template <class T>
+  ONEKERNEL_DEVICE float load_scalar(const T* one) const {
+    return to_float(*one);
+  }
+  template <class T>
   ONEKERNEL_DEVICE void store(T* full, const Pack<kPack>& value) const {
     if (inside && writes) store_pack(full + offset(), value);
   }
@@ -63,6 +67,10 @@ struct ColumnPosition {
   template <class T>
   ONEKERNEL_DEVICE Pack<kPack> load_row(const T* rows) const {
     return inside ? load_pack<kPack>(rows + outer * inner + column) : Pack<kPack>{};
+  }
+  template <class T>
+  ONEKERNEL_DEVICE float load_scalar(const T* one) const {
+    return to_float(*one);
   }
   template <class T>
   ONEKERNEL_DEVICE void store(T* full, const Pack<kPack>& value) const {

@@ -1,0 +1,128 @@
+"""A chain on a device: picks the variant that fits the operands, builds it once, launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, prod
+from typing import Any
+
+from onekernel.device import Buffer, Device, View
+from onekernel.device.buffer import ITEM_BYTES, view
+from onekernel.device.parts import Part, find, pack_bytes
+from onekernel.errors import InvalidOperand
+from onekernel.fusion.chain import Chain, Operand
+from onekernel.fusion.kernel_body import chain_request
+from onekernel.fusion.schedule import Rows, Schedule, choose
+from onekernel.jit import Binary, Kernel, KernelRequest, compile_request
+
+
+@dataclass(frozen=True)
+class Build:
+    """One compiled variant of a chain."""
+
+    request: KernelRequest
+    schedule: Schedule
+    binary: Binary
+
+
+def compile_for(chain: Chain, part: Part) -> Build:
+    """Build the variant for the chain's sample shape, with aligned operands, for a GPU that need not be here.
+
+    `chain` is canonical (see search.canonical). Raises CompileError or InvalidInput.
+    """
+    rows = _rows(chain, chain.sample_shape, _widest_pack(chain, part.arch, alignment=32))
+    schedule = choose(rows, columns=chain.layout == "columns", part=part)
+    request = chain_request(chain, schedule, part.arch)
+    return Build(request, schedule, compile_request(request))
+
+
+class ChainKernel:
+    """Callable on tensors of one device; `builds` holds the variants made so far.
+
+    `chain` is canonical. Not bound to a shape: `outer` and `inner` are read from the operands of each call.
+    """
+
+    def __init__(self, chain: Chain, device: Device, part: Part | None = None) -> None:
+        self.chain, self.device = chain, device
+        self.part = find(device.arch) if part is None else part
+        self._variants: dict[Schedule, Kernel] = {}
+
+    @property
+    def builds(self) -> list[Build]:
+        return [Build(kernel.request, schedule, kernel.binary) for schedule, kernel in self._variants.items()]
+
+    def __call__(self, operands: Sequence[Any], outputs: Sequence[Any] | None = None, stream: Any = None) -> tuple[Any, ...]:
+        """Run on operands in the order of `chain.operands`; return the results, on the device.
+
+        `outputs`: tensors to write to, in the order of `chain.results`; allocated when absent. Raises InvalidOperand.
+        """
+        views = [view(operand) for operand in operands]
+        shape = self._check(views)
+        results = tuple(outputs) if outputs is not None else self._allocate(shape)
+        if prod(shape) == 0:
+            return results
+        alignment = gcd(*(where.address for where in views), *(view(result).address for result in results), 32)
+        rows = _rows(self.chain, shape, _widest_pack(self.chain, self.device.arch, alignment))
+        schedule = choose(rows, columns=self.chain.layout == "columns", part=self.part)
+        grid = schedule.grid(rows.outer, rows.inner)
+        self.variant(schedule).launch(*operands, *results, rows.outer, rows.inner, grid=grid, stream=stream)
+        return results
+
+    def variant(self, schedule: Schedule) -> Kernel:
+        """Return the kernel of a schedule, built on first use."""
+        kernel = self._variants.get(schedule)
+        if kernel is None:
+            kernel = Kernel(chain_request(self.chain, schedule, self.device.arch), self.device)
+            self._variants[schedule] = kernel
+        return kernel
+
+    @cached_property
+    def _first_full(self) -> int:
+        return next(i for i, operand in enumerate(self.chain.operands) if operand.kind == "full")
+
+    def _allocate(self, shape: tuple[int, ...]) -> tuple[Buffer, ...]:
+        return tuple(self.device.empty(shape, result.dtype) for result in self.chain.results)
+
+    def _check(self, views: Sequence[View]) -> tuple[int, ...]:
+        """Return the full shape after checking that every operand agrees with it."""
+        if len(views) != len(self.chain.operands):
+            raise InvalidOperand(
+                expected=f"{len(self.chain.operands)} operands of {self.chain.name}",
+                got=str(len(views)),
+                todo="give one tensor for each operand",
+            )
+        shape = views[self._first_full].shape
+        if len(shape) != self.chain.rank or shape[self.chain.axis] != self.chain.hidden:
+            raise _misfit(self.chain.operands[self._first_full], f"axis {self.chain.axis} of length {self.chain.hidden}", shape)
+        rows = prod(shape) // self.chain.hidden
+        sizes = {"full": prod(shape), "channel": self.chain.hidden, "row": rows, "scalar": 1}
+        for operand, where in zip(self.chain.operands, views, strict=True):
+            wrong = where.shape != shape if operand.kind == "full" else where.elements != sizes[operand.kind]
+            if wrong:
+                raise _misfit(operand, str(shape) if operand.kind == "full" else f"{sizes[operand.kind]} elements", where.shape)
+        return shape
+
+
+def _misfit(operand: Operand, expected: str, shape: tuple[int, ...]) -> InvalidOperand:
+    return InvalidOperand(
+        expected=f"{expected} for the {operand.kind} operand {operand.name!r}",
+        got=f"shape {shape}",
+        todo="give a tensor of the shape that the chain was found with, up to its row counts",
+    )
+
+
+def _rows(chain: Chain, shape: tuple[int, ...], widest: int) -> Rows:
+    outer, inner = prod(shape[: chain.axis]), prod(shape[chain.axis + 1 :])
+    return Rows(outer, chain.hidden, inner, gcd(widest, inner if chain.layout == "columns" else chain.hidden))
+
+
+def _widest_pack(chain: Chain, arch: str, alignment: int) -> int:
+    """Elements of a pack: the widest access for the smallest type, when every operand is aligned for it (bytes).
+
+    A larger type takes several accesses for a pack.
+    """
+    sizes = [ITEM_BYTES[item.dtype] for item in (*chain.operands, *chain.results)]
+    widest = pack_bytes(arch)
+    return widest // min(sizes) if alignment >= widest else max(alignment // max(sizes), 1)
