@@ -31,23 +31,23 @@ PYTHON_TEXT := $(wildcard src tests benchmarks examples)
 .PHONY: help setup demo test check bench test-gpu test-models format clean need-compiler need-gpu
 
 help:
-	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
-setup: $(DEV_READY) need-compiler
+setup: need-compiler $(DEV_READY)
 
-demo: $(DEMO_READY) need-compiler
+demo: need-compiler $(DEMO_READY)
 	$(PY) -m examples.piper_voice.demo --out demo-out
 
-test: $(DEV_READY) need-compiler
+test: need-compiler $(DEV_READY)
 	$(PY) -m pytest -m "not gpu and not models"
 
-test-models: $(MODELS_READY) need-compiler
+test-models: need-compiler $(MODELS_READY)
 	$(PY) -m pytest -m "models and not gpu"
 
-test-gpu: $(DEV_READY) need-gpu
+test-gpu: need-gpu $(DEV_READY)
 	$(PY) -m pytest -m gpu
 
-bench: $(DEV_READY) need-gpu
+bench: need-gpu $(DEV_READY)
 	$(PY) -m benchmarks
 
 check: $(DEV_READY)
