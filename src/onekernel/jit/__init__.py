@@ -1,7 +1,18 @@
 """HOW a kernel comes to be: KernelRequest -> text -> compile -> cache -> launch. Knows no chain and no framework."""
 
 from onekernel.jit.binary import Binary, Resources
-from onekernel.jit.kernel import Kernel, compile_request, kernel
+from onekernel.jit.kernel import Kernel, adopt, compile_request, kernel, key_of
 from onekernel.jit.request import KernelRequest, Line, Parameter
 
-__all__ = ["Binary", "Kernel", "KernelRequest", "Line", "Parameter", "Resources", "compile_request", "kernel"]
+__all__ = [
+    "Binary",
+    "Kernel",
+    "KernelRequest",
+    "Line",
+    "Parameter",
+    "Resources",
+    "adopt",
+    "compile_request",
+    "kernel",
+    "key_of",
+]

@@ -47,6 +47,11 @@ class KernelCache:
                 self._memory[key] = found
             return found
 
+    def adopt(self, key: str, binary: Binary) -> None:
+        """Take a binary that was built elsewhere under the same key; memory only."""
+        with self._lock:
+            self._memory.setdefault(key, binary)
+
     def entry(self, name: str, key: str) -> Path | None:
         """Return the folder of a kernel, whether or not it exists yet."""
         return None if self.folder is None else self.folder / f"{name[:60]}.{key}"

@@ -54,6 +54,16 @@ def request_key(request: KernelRequest, compiler: str) -> str:
     return digest(__version__, compiler, request.arch, " ".join(nvrtc.OPTIONS), text, *headers, *twin)
 
 
+def key_of(request: KernelRequest) -> str:
+    """Return the key under which a request's cubin is kept."""
+    return request_key(request, nvrtc.compiler_id())
+
+
+def adopt(key: str, binary: Binary) -> None:
+    """Use a cubin from elsewhere (a saved model) for the request of this key instead of compiling."""
+    _cache(settings.load().cache).adopt(key, binary)
+
+
 class Kernel:
     """A built kernel on one device."""
 
