@@ -157,15 +157,26 @@ def environment_readers(package: Package, owner: str) -> list[str]:
 
 
 def public_names(package: Package) -> dict[str, set[str]]:
-    """List for each room the names that other rooms import from it; a whole module counts as one."""
-    used: dict[str, set[str]] = {}
+    """List the names each room offers: its own `__all__`, or else what other rooms import from it."""
+    offered: dict[str, set[str]] = {}
     for edge in package.edges:
         if edge.imported.split(".")[0] != package.root.name:
             continue
         here, there = package.room(edge.importer), package.room(edge.imported)
         if here != there:
-            used.setdefault(there, set()).add(f"{edge.imported}.{edge.name}".rstrip("."))
-    return used
+            offered.setdefault(there, set()).add(edge.name or edge.imported)
+    for module, tree in package.trees.items():
+        declared = _declared(tree)
+        if declared and module == f"{package.root.name}.{package.room(module)}":
+            offered[package.room(module)] = declared
+    return offered
+
+
+def _declared(tree: ast.Module) -> set[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
 
 
 def python_sizes(package: Package) -> Iterator[tuple[str, str, int]]:

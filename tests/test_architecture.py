@@ -244,6 +244,11 @@ def test_planted_fault_is_caught(
     assert len(check(plant({**ROOM, "bad.py": text}))) == 1
 
 
+def test_declared_names_are_counted(plant: Plant) -> None:
+    package = plant({"low/__init__.py": f"__all__ = {list('abcdefghijk')}"})
+    assert over_budget(sizes(package)) == ["low: public names of a room 11 > 10"]
+
+
 def test_crowded_folder_is_caught(plant: Plant) -> None:
     package = plant({f"low/part{number}.py": "" for number in range(13)})
     assert over_budget(sizes(package)) == ["low: files in a folder 13 > 12"]
