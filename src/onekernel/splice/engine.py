@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from onekernel.device import Device
 from onekernel.errors import MissingExtra
 from onekernel.fusion.chain import Chain
 from onekernel.splice.loop import Call
@@ -57,6 +58,31 @@ class HostEngine:
     def download(self, values: Sequence[Any]) -> Sequence[Array]:
         """Make everything an array; ONNX Runtime gives scalars as numpy scalars."""
         return [np.asarray(value) for value in values]
+
+
+def engine_for(device: Device) -> Engine:
+    """Choose the engine for a device: the CUDA provider on a GPU if it is there, else the CPU provider."""
+    if not device.emulated:
+        from onekernel.splice import onnxruntime_cuda
+
+        if onnxruntime_cuda.available():
+            return onnxruntime_cuda.cuda_engine(device)
+    return HostEngine(_kernels_on(device), f"onnxruntime cpu, kernels {device.name}")
+
+
+def _kernels_on(device: Device) -> Callable[[Chain], Call]:
+    """Execute chains on a device with copies to and from it; equal chains share a kernel."""
+    from onekernel.fusion.kernel import ChainKernel
+    from onekernel.fusion.search import canonical
+
+    shared: dict[Chain, ChainKernel] = {}
+
+    def kernel_of(chain: Chain) -> Call:
+        same = canonical(chain)
+        kernel = shared.setdefault(same, ChainKernel(same, device))
+        return lambda values: [r.numpy() for r in kernel([device.upload(np.asarray(v)) for v in values])]
+
+    return kernel_of
 
 
 def cpu_session(model: bytes, *, optimize: bool = True) -> Any:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onekernel.fusion.chain import Chain
+from onekernel.fusion.kernel import Build
 from onekernel.splice.engine import Engine
 from onekernel.splice.loop import Loop, Watch
 from onekernel.splice.signature import Array, Inputs, Spec, bind
@@ -53,6 +54,8 @@ class FusedModel:
     fixed: Mapping[str, Any]  # the constants as the loop's values
     engine: Engine
     original: Any = None  # the ONNX model it was made from; None after load
+    builds: tuple[Build, ...] = ()  # compiled kernels to save with it
+    record: Mapping[str, Any] = field(default_factory=dict)  # what was found out about it, as JSON
 
     def __call__(self, inputs: Inputs, *, watch: Watch | None = None) -> dict[str, Array]:
         """Run once. `watch` sees every step with its operands. Raises InvalidInput for unusable inputs."""

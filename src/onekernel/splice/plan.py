@@ -8,7 +8,7 @@ still sees weights as constants. This module reads names only; it builds no mode
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -16,6 +16,7 @@ from typing import Any
 
 from onekernel.errors import InvalidInput
 from onekernel.fusion.chain import Chain
+from onekernel.graph.onnx_model import captured
 
 # An operator that draws numbers must run once, however many segments read what it drew.
 _RANDOM = {
@@ -78,19 +79,8 @@ def cut(model: Any, chains: Sequence[Chain], constants: Collection[str] = ()) ->
 
 
 def reads(node: Any) -> tuple[str, ...]:
-    """List what a node reads: its inputs, and the names that its subgraphs (If, Loop, Scan) capture."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            names += _captured(graph)
-    return tuple(dict.fromkeys(names))
-
-
-def _captured(graph: Any) -> Iterator[str]:
-    local = {item.name for item in (*graph.input, *graph.initializer)}
-    local |= {name for node in graph.node for name in node.output}
-    wanted = (*(name for node in graph.node for name in reads(node)), *(item.name for item in graph.output))
-    return (name for name in wanted if name not in local)
+    """List what a node reads: its inputs, and the names that its bodies (If, Loop, Scan) capture."""
+    return tuple(dict.fromkeys((*(name for name in node.input if name), *captured(node))))
 
 
 def _items(model: Any, chains: Sequence[Chain]) -> list[_Item]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onekernel.errors import InvalidInput
+from onekernel.graph.onnx_trace import dtype_name
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, Array] | Sequence[Array]
@@ -49,12 +50,10 @@ def outputs_of(model: Any) -> tuple[Spec, ...]:
 
 
 def _spec(info: Any) -> Spec:
-    from onnx import helper
-
     tensor = info.type.tensor_type
     if not tensor.elem_type:
         return Spec(info.name, info.type.WhichOneof("value") or "unknown", None)
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+    dtype = dtype_name(tensor.elem_type)
     if not tensor.HasField("shape"):
         return Spec(info.name, dtype, None)
     sizes = (d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim)
@@ -87,7 +86,7 @@ def _check(spec: Spec, array: Array) -> None:
         len(spec.shape) == array.ndim
         and all(isinstance(a, str) or a == b for a, b in zip(spec.shape, array.shape, strict=True))
     )
-    if array.dtype.name != spec.dtype or not fits:
+    if array.dtype.name != spec.dtype.replace("string", "object") or not fits:
         got = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
         raise InvalidInput(
             expected=f"input {spec}", got=got, todo="convert the array to the declared dtype and shape"
