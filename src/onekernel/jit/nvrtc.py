@@ -12,7 +12,7 @@ from onekernel.jit.binary import Binary, parse_resources
 from onekernel.jit.compile_errors import explain
 from onekernel.jit.headers import closure
 
-OPTIONS = ("--std=c++17", "--ptxas-options=-v", "-lineinfo", "--no-source-include")
+OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v", "-lineinfo", "--no-source-include")
 
 
 @cache
