@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,8 @@ import numpy as np
 from onekernel.device import Device
 from onekernel.errors import MissingExtra
 from onekernel.fusion.chain import Chain
+from onekernel.fusion.kernel import ChainKernel
+from onekernel.fusion.naming import canonical
 from onekernel.splice.loop import Call
 from onekernel.splice.signature import Array
 
@@ -70,16 +72,22 @@ def engine_for(device: Device) -> Engine:
     return HostEngine(_kernels_on(device), f"onnxruntime cpu, kernels {device.name}")
 
 
-def _kernels_on(device: Device) -> Callable[[Chain], Call]:
-    """Execute chains on a device with copies to and from it; equal chains share a kernel."""
-    from onekernel.fusion.kernel import ChainKernel
-    from onekernel.fusion.search import canonical
+def launchable(chain: Chain) -> Chain:
+    """Give a chain's operands and values the names of kernel parameters, so that equal chains share a kernel."""
+    return replace(
+        canonical(chain),
+        name=chain.name,
+        axis=chain.axis,
+        rank=chain.rank,
+        sample_shape=chain.sample_shape,
+    )
 
-    shared: dict[Chain, ChainKernel] = {}
+
+def _kernels_on(device: Device) -> Callable[[Chain], Call]:
+    """Execute chains on a device with copies to and from it."""
 
     def kernel_of(chain: Chain) -> Call:
-        same = canonical(chain)
-        kernel = shared.setdefault(same, ChainKernel(same, device))
+        kernel = ChainKernel(launchable(chain), device)
         return lambda values: [r.numpy() for r in kernel([device.upload(np.asarray(v)) for v in values])]
 
     return kernel_of

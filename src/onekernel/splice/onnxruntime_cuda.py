@@ -15,8 +15,8 @@ from onekernel.device import Buffer, View
 from onekernel.device.driver import call, driver
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
-from onekernel.fusion.search import canonical
 from onekernel.graph.onnx_trace import dtype_name
+from onekernel.splice.engine import launchable
 from onekernel.splice.loop import Call
 from onekernel.splice.signature import Array
 
@@ -60,7 +60,7 @@ class CudaEngine:
 
     def kernel(self, chain: Chain) -> Call:
         """Launch the chain's kernel on the shared stream, into values that ONNX Runtime allocates."""
-        kernel = ChainKernel(canonical(chain), self.device)
+        kernel = ChainKernel(launchable(chain), self.device)
         first = next(i for i, operand in enumerate(chain.operands) if operand.kind == "full")
 
         def run(values: Sequence[Any]) -> Sequence[Any]:

@@ -58,7 +58,8 @@ def _type(name: str, text: str, shape: Sequence[int | str | None]) -> Any:
         )
     element = match["element"]
     number = TensorProto.DataType.Value(_ELEMENTS.get(element, element.upper()))
-    tensor = helper.make_tensor_type_proto(number, list(shape))
+    # ONNX Runtime shows an unknown rank and a scalar alike: declare neither.
+    tensor = helper.make_tensor_type_proto(number, list(shape) or None)
     return helper.make_sequence_type_proto(tensor) if match["sequence"] else tensor
 
 
