@@ -1,4 +1,4 @@
-"""What the tests of graph, fusion and splice share: small ONNX models, ONNX Runtime as oracle, real models."""
+"""What tests of graph and fusion share: small ONNX models, ONNX Runtime as oracle, real models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of real and generated models: how many, what is in them, and that they compute what the model computes."""
+"""Chains of real and generated models: how many, what is in them, and that they compute the same."""
 
 from __future__ import annotations
 

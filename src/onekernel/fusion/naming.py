@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from onekernel.fusion.chain import Chain, Operand, Result, Step
+from onekernel.fusion.chain import Chain, Kind, Operand, Result, Step
 
 
 def slug(chain: Chain) -> str:
     """A name like "add_layer_norm_gelu": what a person would call the chain; not unique."""
     kinds = {operand.name: operand.kind for operand in chain.operands}
     before = [word for step in chain.prologue if (word := _word(step, kinds))]
-    epilogue = [step for step in chain.epilogue if not step.output.endswith(":again")]
-    after = [word for step in epilogue if (word := _word(step, kinds))]
+    after = [word for step in chain.epilogue if (word := _word(step, kinds))]
     norm = ["norm"]
     if after[:2] == ["scale", "shift"]:
         norm, after = ["layer", "norm"], after[2:]
@@ -24,7 +24,7 @@ _ACTIVATIONS = {"erf": "gelu"}
 _WITH_NUMBERS = ("leaky_relu", "clip", "maximum", "minimum")
 
 
-def _word(step: Step, kinds: dict[str, str]) -> str:
+def _word(step: Step, kinds: Mapping[str, Kind]) -> str:
     """What a step is called, "" for the arithmetic inside a spelled-out activation."""
     outer = [kinds[item] for item in step.inputs if isinstance(item, str) and item in kinds]
     if step.op == "cast" or (len(step.inputs) > 1 and not outer and step.op not in _WITH_NUMBERS):

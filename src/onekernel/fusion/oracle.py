@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 def run_chain(chain: Chain, operands: Sequence[Array]) -> tuple[Array, ...]:
     """Compute the results of a chain in float64, in the shape of its full operands.
 
-    Operands are in the order of `chain.operands`, in any shape that has the right elements in the right order.
+    Operands are in the order of `chain.operands`; those that are not full may have any shape of their size.
     """
     shape = next(
         array.shape for item, array in zip(chain.operands, operands, strict=True) if item.kind == "full"

@@ -6,11 +6,11 @@ It refuses to know cost and kernels: `cost` says whether a chain pays, `kernel` 
 from __future__ import annotations
 
 from onekernel.fusion.chain import Chain, Left, Search
-from onekernel.fusion.emit import emit
-from onekernel.fusion.grow import DTYPES, Group, Neighbourhood, grow, seed
-from onekernel.fusion.layout import frames
+from onekernel.fusion.growth.emit import emit
+from onekernel.fusion.growth.group import DTYPES, Group, Neighbourhood, grow, seed
+from onekernel.fusion.growth.layout import frames
 from onekernel.fusion.naming import canonical
-from onekernel.fusion.norm import near_misses
+from onekernel.fusion.spelling.misses import near_misses
 from onekernel.graph.model import Graph, Node
 
 __all__ = ["canonical", "find_chains"]

@@ -1,8 +1,8 @@
 """Knows how to change a graph one node at a time and keep track of who reads what.
 
-A rule replaces a node by others that give the same output; every node that a replacement makes stands for all the
-original nodes that went into it, so that intermediates which the original model does not have never stand alone.
-It refuses to know any operator.
+A rule replaces a node by others that give the same output; every node that a replacement makes stands for all
+the original nodes that went into it, so that intermediates which the original model does not have never stand
+alone. It refuses to know any operator.
 """
 
 from __future__ import annotations

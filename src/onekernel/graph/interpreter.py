@@ -1,6 +1,7 @@
 """Knows the float64 meaning of every operator that OneKernel knows, over a graph or a list of nodes.
 
-It is the oracle of the rewriting rules, not a runtime: plain numpy, no care for speed. It refuses opaque operators.
+It is the oracle of the rewriting rules, not a runtime: plain numpy, no care for speed. It refuses opaque
+operators.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _fresh(stem: str, taken: set[str]) -> str:
 
 def _parse(path: Path) -> ModelProto:
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     hint = "give the path of an .onnx file"
     if not path.is_file():

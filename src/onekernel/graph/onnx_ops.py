@@ -1,7 +1,7 @@
-"""Knows which ONNX operator is which of ours: one table, one short function for each that is not a plain name.
+"""Knows which ONNX operator is which of ours: one table, a short function for what is not a plain name.
 
-A mapper returns the nodes that an application stands for, or None, which leaves it opaque. Attributes that our
-operators take as inputs become constant scalars. It refuses to know fusion.
+A mapper returns the nodes that an application stands for, or None, which leaves it opaque. Attributes that
+our operators take as inputs become constant scalars. It refuses to know fusion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass
 class Application:
-    """One ONNX node with what is known around it; `values` grows by the scalars and intermediates it needs."""
+    """One ONNX node with what is known around it; `values` grows by what its translation needs."""
 
     op: str
     name: str

@@ -1,7 +1,7 @@
 """Knows how to turn an ONNX model and sample inputs into a Graph with concrete shapes.
 
-It refuses to know fusion; operators that the table of `onnx_ops` does not name stay opaque, and bodies of If and
-Loop stay closed (the outer values that they read are listed among the node's inputs).
+Operators that the table of `onnx_ops` does not name stay opaque, and bodies of If and Loop stay closed (the
+outer values that they read are listed among the node's inputs). It refuses to know fusion.
 """
 
 from __future__ import annotations

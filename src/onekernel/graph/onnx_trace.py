@@ -1,7 +1,7 @@
 """Knows the shape and dtype of every value: one run of ONNX Runtime on the sample inputs.
 
-Shapes of real models depend on data (durations, NonZero), so they are observed, not inferred. Only shapes leave
-the run, not tensors: a `Shape` node is put behind each value. It refuses to know what any operator means.
+Shapes of real models depend on data (durations, NonZero), so they are observed, not inferred. Only shapes
+leave the run, not tensors: a `Shape` node is put behind each value. It refuses to know what operators mean.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _run(probe: ModelProto, inputs: Mapping[str, Array]) -> list[tuple[str, Any]
 
 
 def _serialized(model: ModelProto) -> bytes:
-    from google.protobuf.message import EncodeError
+    from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
     try:
         return bytes(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""Knows how to write a group of nodes down as a Chain, how to name it, and when two chains are the same kernel."""
+"""Knows how to write a group of nodes down as a Chain. It refuses to know why they are one group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from onekernel.fusion.chain import Chain, Operand, Result, Step
-from onekernel.fusion.grow import Group
+from onekernel.fusion.growth.group import Group
 from onekernel.fusion.naming import slug
 from onekernel.graph.model import Node
 
@@ -23,7 +23,6 @@ def emit(group: Group) -> Chain:
         _step(group, node, alias) for node in nodes if node.op not in _SILENT and _key(node) not in first
     ]
     normal_input = alias.get(norm.inputs[0], norm.inputs[0])
-    after = _again(before, after)
     values = graph.values
     chain = Chain(
         name="",
@@ -80,25 +79,6 @@ def _step(group: Group, node: Node, alias: dict[str, str]) -> Step:
             float(constant.reshape(())) if literal and constant is not None else alias.get(name, name)
         )
     return Step(node.op, tuple(inputs), node.outputs[0], node.source)
-
-
-def _again(before: Sequence[Step], after: Sequence[Step]) -> list[Step]:
-    """Compute in the epilogue once more what it reads of the prologue: nothing crosses the reduction."""
-    made = {step.output: step for step in before}
-    wanted = {name for step in after for name in step.inputs if name in made}
-    for step in reversed(before):
-        if step.output in wanted:
-            wanted.update(name for name in step.inputs if name in made)
-    rename = {name: f"{name}:again" for name in wanted}
-    copies = [step for step in before if step.output in wanted]
-    return [
-        replace(
-            step,
-            inputs=tuple(rename.get(item, item) if isinstance(item, str) else item for item in step.inputs),
-            output=rename.get(step.output, step.output),
-        )
-        for step in (*copies, *after)
-    ]
 
 
 def _operands(

@@ -1,7 +1,8 @@
 """Knows how values lie in the memory of a chain, and which kind of operand a value is there.
 
-The frame is the shape [.., hidden, ..] in which full operands and results are contiguous. A value of the chain has
-a layout: its axis i is axis layout[i] of the frame. A transpose inside a chain changes the layout and moves nothing.
+The frame is the shape [.., hidden, ..] in which full operands and results are contiguous. A value has a
+layout: its axis i is axis layout[i] of the frame. A transpose inside a chain changes the layout and moves no
+data. It refuses to know nodes.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def after_transpose(layout: Layout, perm: tuple[int, ...]) -> Layout:
 def kind_of(value: Value, frame: Frame, layout: Layout) -> Kind | None:
     """What a value is to an operator whose output has `layout`; None when no kind fits.
 
-    Sizes of 1 are ambiguous on one sample. A computed value of the full rank is taken at its word (a mask of a
-    sentence of one token is still a row); a constant is taken as the smallest kind that fits.
+    Sizes of 1 are ambiguous on one sample. A computed value of the full rank is taken at its word (a mask
+    of a sentence of one token is still a row); a constant is taken as the smallest kind that fits.
     """
     rank = len(layout)
     if len(value.shape) > rank:

@@ -3,17 +3,16 @@
     mean = reduce_mean(x);  centred = sub(x, mean);  variance = reduce_mean(square(centred))
     out = mul(centred, rsqrt(add(variance, epsilon)))
 
-Casts and transposes that move nothing may stand anywhere between. It refuses to know other spellings: those are
-the business of `rules`.
+Casts and transposes that move nothing may stand anywhere between. It refuses to know other spellings: those
+are the business of the rules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from onekernel.fusion.chain import Left
 from onekernel.graph.draft import Draft
-from onekernel.graph.model import Graph, Node
+from onekernel.graph.model import Node
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Norm:
 
 
 @dataclass
-class _Trail:
+class Trail:
     """Walks from a value to its producer, through nodes that change nothing, and keeps what it met."""
 
     draft: Draft
@@ -86,15 +85,15 @@ def is_centred(draft: Draft, name: str) -> bool:
 def match(draft: Draft, product: Node) -> Norm | str | None:
     """Match the pattern at its last node: a Norm, the reason why not, or None where nothing hints at one."""
     for centred, root in (product.inputs, product.inputs[::-1]):
-        trail = _Trail(draft)
+        trail = Trail(draft)
         node = trail.up(root, "rsqrt")
-        if node is not None and _variance(trail, node.inputs[0]) is not None:
+        if node is not None and variance_below(trail, node.inputs[0]) is not None:
             return _match(trail, product, centred, node)
     return None
 
 
-def _match(trail: _Trail, product: Node, centred: str, root: Node) -> Norm | str:
-    variance = _variance(trail, root.inputs[0])
+def _match(trail: Trail, product: Node, centred: str, root: Node) -> Norm | str:
+    variance = variance_below(trail, root.inputs[0])
     epsilon = _epsilon(trail, root.inputs[0])
     if isinstance(epsilon, str):
         return epsilon
@@ -116,17 +115,17 @@ def _match(trail: _Trail, product: Node, centred: str, root: Node) -> Norm | str
     return Norm(minus.inputs[0], axis, epsilon, nodes)
 
 
-def _variance(trail: _Trail, name: str) -> Node | None:
+def variance_below(trail: Trail, name: str) -> Node | None:
     """The mean of a square below an addition or a maximum, if there is one."""
     mean = trail.up(name, "reduce_mean")
     if mean is not None:
         return mean if trail.up(mean.inputs[0], "square") else None
     below = trail.up(name, "add", "maximum")
-    found = (_variance(trail, item) for item in (below.inputs if below else ()))
+    found = (variance_below(trail, item) for item in (below.inputs if below else ()))
     return next((item for item in found if item is not None), None)
 
 
-def _epsilon(trail: _Trail, name: str) -> float | str:
+def _epsilon(trail: Trail, name: str) -> float | str:
     """The constant that is added to the variance, or why it is not usable."""
     node = trail.draft.producer(origin(trail.draft, name))
     if node is None or node.op == "reduce_mean":
@@ -139,7 +138,7 @@ def _epsilon(trail: _Trail, name: str) -> float | str:
     return numbers[0] if numbers[0] >= 0 else f"epsilon is negative ({numbers[0]:g})"
 
 
-def _mean_fault(trail: _Trail, minus: Node, variance: Node) -> str:
+def _mean_fault(trail: Trail, minus: Node, variance: Node) -> str:
     """Why the subtracted value is not the mean that belongs to this variance; "" when it is."""
     mean = trail.up(minus.inputs[1], "reduce_mean")
     if mean is None or not equal(trail.draft, mean.inputs[0], minus.inputs[0]):
@@ -152,7 +151,7 @@ def _mean_fault(trail: _Trail, minus: Node, variance: Node) -> str:
     return "a reduced axis is dropped and not put back"
 
 
-def _used_elsewhere(trail: _Trail, product: Node) -> str:
+def _used_elsewhere(trail: Trail, product: Node) -> str:
     """Which intermediate somebody else reads; "" when nobody does."""
     inside = {node.outputs[0] for node in trail.nodes.values()} | {product.outputs[0]}
     for name, node in trail.nodes.items():
@@ -171,36 +170,3 @@ _WORDS = {
     "square": "the square",
     "add": "the variance",
 }
-
-
-def near_misses(graph: Graph) -> tuple[Left, ...]:
-    """Every place that divides by the root of a mean square and is not a normalisation we can fuse, and why."""
-    draft = Draft(graph)
-    found: dict[tuple[str, ...], str] = {}
-    for root in graph.nodes:
-        trail = _Trail(draft)
-        if root.op in ("sqrt", "rsqrt") and _variance(trail, root.inputs[0]) is not None:
-            for user, reason in _reasons(draft, root):
-                nodes = (*reversed(trail.nodes.values()), root, user)
-                found.setdefault(tuple(dict.fromkeys(s for node in nodes for s in node.source)), reason)
-    return tuple(Left(source, reason) for source, reason in found.items())
-
-
-def _reasons(draft: Draft, root: Node) -> list[tuple[Node, str]]:
-    users = [user for reader in draft.users(root.outputs[0]) for user in _through(draft, reader)]
-    reasons: list[tuple[Node, str]] = []
-    for user in users:
-        matched = match(draft, user) if user.op == "mul" and root.op == "rsqrt" else None
-        if isinstance(matched, str):
-            reasons.append((user, matched))
-        elif user.op == "div" and root.op == "sqrt" and origin(draft, user.inputs[1]) == root.outputs[0]:
-            reasons.append((user, "no mean is subtracted (a root-mean-square normalisation)"))
-        elif user.op == "add" and root.op == "sqrt":
-            reasons.append((user, "epsilon is added after the square root"))
-    return reasons
-
-
-def _through(draft: Draft, node: Node) -> list[Node]:
-    if not is_same(node):
-        return [node]
-    return [user for reader in draft.users(node.outputs[0]) for user in _through(draft, reader)]

@@ -1,8 +1,8 @@
 """Knows which nodes around a normalisation may join its launch.
 
-A chain is a set of nodes with one `standardize`: elementwise operators and transposes around it, such that one
-kernel that reads contiguous operands and writes at most two contiguous results can do all of it, and such that no
-path leaves the set and comes back. It refuses to know how a chain is written down.
+A chain is a set of nodes with one `standardize`: elementwise operators and transposes around it, such that
+one kernel that reads contiguous operands and writes at most two contiguous results can do all of it, and such
+that no path leaves the set and comes back. It refuses to know how a chain is written down.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from onekernel.fusion.chain import Kind
-from onekernel.fusion.layout import Frame, Layout, after_transpose, before_transpose, kind_of
+from onekernel.fusion.growth.layout import Frame, Layout, after_transpose, before_transpose, kind_of
 from onekernel.graph.model import Graph, Node
 from onekernel.ops import ELEMENTWISE
 
@@ -50,7 +50,7 @@ class Neighbourhood:
         return [self.position[producers[name].outputs] for name in names if name in producers]
 
     def take(self, members: Iterable[int]) -> None:
-        """Make one launch of some nodes: what reaches one of them now reaches all that follows any of them."""
+        """Make one launch of some nodes: what reaches one of them now reaches all that follows any."""
         bits = sum(1 << index for index in members)
         self.taken |= set(members)
         reached = bits
@@ -101,7 +101,7 @@ def seed(around: Neighbourhood, index: int, frame: Frame, layout: Layout) -> Gro
 def grow(start: Group) -> Group | str:
     """The largest legal group found from a seed, or why there is none.
 
-    Nodes join in graph order. An illegal group may become legal with what joins next (a GELU has three open values
+    Nodes join in graph order. An illegal group may become legal with what joins next (a GELU has open values
     half-way), so growth looks ahead; if that leads nowhere, its first node is barred and growth resumes.
     """
     best = start if not fault(start) else None

@@ -1,0 +1,1 @@
+"""How a chain grows from one normalisation: `group` decides, `layout` places, `emit` writes it down."""

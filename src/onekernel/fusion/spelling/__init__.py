@@ -1,0 +1,1 @@
+"""How normalisations are spelled: rules towards one pattern (`norm`), and what misses it (`misses`)."""
