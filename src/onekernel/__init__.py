@@ -1,0 +1,61 @@
+"""OneKernel finds the wall of small kernels in a GPU inference pipeline and melts it into one launch.
+
+Importing this package loads nothing: each public name is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from onekernel._version import __version__
+
+if TYPE_CHECKING:
+    from onekernel.jit.kernel import kernel
+    from onekernel.optimize import Optimization, optimize
+    from onekernel.splice import FusedModel, load
+    from onekernel.verify import LIMITS, Verdict
+
+__all__ = [
+    "LIMITS",
+    "FusedModel",
+    "Optimization",
+    "Verdict",
+    "__version__",
+    "kernel",
+    "load",
+    "optimize",
+]
+
+_HOMES = {
+    "LIMITS": "verify",
+    "FusedModel": "splice",
+    "Optimization": "optimize",
+    "Verdict": "verify",
+    "kernel": "jit",
+    "load": "splice",
+    "optimize": "optimize",
+}
+
+
+class _Package(ModuleType):
+    """The import system binds a room to its name in the package: a public name of the same spelling wins."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

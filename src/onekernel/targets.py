@@ -19,18 +19,21 @@ import numpy as np
 
 from onekernel.errors import InvalidInput
 from onekernel.graph import onnx_reader
-from onekernel.splice.signature import Array, Inputs, Spec, bind, inputs_of
+from onekernel.graph.model import Graph
+from onekernel.splice.signature import Array, Inputs, Spec, bind, inputs_of, outputs_of
 
 FIRST_AXIS, OTHER_AXIS = 1, 64
+OTHER_TYPES = ("sequence_type", "map_type", "optional_type", "sparse_tensor_type")
 _TODO = "give --inputs FILE.npz with one array for each input, or --inputs auto"
 
 
 @dataclass(frozen=True)
 class Target:
-    """An ONNX model with named nodes, and the inputs of one call."""
+    """An ONNX model with named nodes, the inputs of one call, and the graph that this call runs through."""
 
     name: str
     model: Any
+    graph: Graph
     inputs: dict[str, Array]
 
 
@@ -43,7 +46,12 @@ def open_target(target: str | Path | Any, inputs: Inputs | str | Path | None = N
     model = onnx_reader.load(target)
     name = Path(target).stem if isinstance(target, (str, Path)) else model.graph.name or "model"
     specs = inputs_of(model)
-    return Target(name, model, bind(specs, _given(model, specs, inputs)))
+    for spec in (*specs, *outputs_of(model)):
+        if spec.dtype in OTHER_TYPES:
+            todo = "export the model with tensors only"
+            raise InvalidInput(expected="tensors as inputs and outputs", got=str(spec), todo=todo)
+    arrays = bind(specs, _given(model, specs, inputs))
+    return Target(name, model, onnx_reader.read(model, arrays), arrays)
 
 
 def _given(model: Any, specs: Sequence[Spec], inputs: Inputs | str | Path | None) -> Inputs:

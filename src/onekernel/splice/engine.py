@@ -73,7 +73,7 @@ def engine_for(device: Device) -> Engine:
 
 
 def launchable(chain: Chain) -> Chain:
-    """Give a chain's operands and values the names of kernel parameters, so that equal chains share a kernel."""
+    """Name operands and values like kernel parameters, so that equal chains share a kernel."""
     return replace(
         canonical(chain),
         name=chain.name,

@@ -19,7 +19,7 @@ from onekernel.fusion.chain import Chain
 from onekernel.graph.onnx_model import captured
 
 # An operator that draws numbers must run once, however many segments read what it drew.
-_RANDOM = {
+RANDOM = {
     "RandomNormal",
     "RandomNormalLike",
     "RandomUniform",
@@ -106,7 +106,7 @@ def _items(model: Any, chains: Sequence[Chain]) -> list[_Item]:
 
 def _copyable(node: Any) -> bool:
     has_body = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
-    return not has_body and node.op_type not in _RANDOM
+    return not has_body and node.op_type not in RANDOM
 
 
 def _ordered(items: Sequence[_Item], chains: Sequence[Chain]) -> list[_Item]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onekernel.errors import InvalidInput
-from onekernel.splice.plan import Segment, reads
+from onekernel.splice.plan import RANDOM, Segment, reads
 
 _LIMIT = 2**31 - 2**20  # bytes that protobuf can hold in one message, less room for the nodes
 _TYPE = re.compile(r"^(?P<sequence>seq\()?tensor\((?P<element>\w+)\)\)?$")
@@ -26,6 +26,21 @@ def check_size(model: Any) -> None:
             got=f"{size / 2**30:.1f} GiB of weights",
             todo="split the model, or store it in float16",
         )
+
+
+def reseeded(model: Any, seed: float) -> Any:
+    """Copy a model so that every draw of random numbers without a seed of its own starts from `seed`."""
+    from onnx import AttributeProto, ModelProto
+
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    graphs = [copy.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            graphs += [graph for item in node.attribute for graph in (item.g, *item.graphs) if graph.node]
+            if node.op_type in RANDOM and not any(item.name == "seed" for item in node.attribute):
+                node.attribute.append(AttributeProto(name="seed", type=AttributeProto.FLOAT, f=seed))
+    return copy
 
 
 def value_types(model: Any, names: Iterable[str]) -> dict[str, Any]:
