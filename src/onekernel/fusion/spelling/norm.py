@@ -45,6 +45,15 @@ class Trail:
             name = node.inputs[0]
         return None
 
+    def across(self, name: str, stop: str) -> None:
+        """Keep the nodes that change nothing between a value and `stop`, if they lead there."""
+        met: dict[str, Node] = {}
+        while name != stop and (node := self.draft.producer(name)) is not None and is_same(node):
+            met[name] = node
+            name = node.inputs[0]
+        if name == stop:
+            self.nodes |= met
+
 
 def is_same(node: Node) -> bool:
     """Whether a node gives back its input: a cast, or a transpose that moves no axis."""
@@ -143,6 +152,7 @@ def _mean_fault(trail: Trail, minus: Node, variance: Node) -> str:
     mean = trail.up(minus.inputs[1], "reduce_mean")
     if mean is None or not equal(trail.draft, mean.inputs[0], minus.inputs[0]):
         return "the subtracted value is not the mean of the same input"
+    trail.across(mean.inputs[0], minus.inputs[0])
     ours, theirs = mean.attributes["axes"], variance.attributes["axes"]
     if ours != theirs:
         return f"the mean is over axes {list(ours)}, the variance over axes {list(theirs)}"
