@@ -23,6 +23,7 @@ def chain_request(chain: Chain, schedule: Schedule, arch: str) -> KernelRequest:
         headers=("rows/normalise.cuh",),
         constants=(("hidden", chain.hidden),),
         body=tuple(_body(chain, schedule)),
+        min_blocks=schedule.min_blocks,
         cluster=schedule.blocks,
     )
 

@@ -12,8 +12,18 @@ from typing import Literal
 
 from onekernel.device.parts import Part
 
-MAX_VALUES = 32  # floats a thread keeps in registers; more would spill at 1024 threads a block
 WARP = 32
+MAX_THREADS = 1024
+TILE_THREADS = 256  # of a ColumnTile that is held
+MAX_TILE_VALUES = 16  # floats a thread of it keeps; its statistics are packs too, so it spills earlier
+
+
+def held_values(threads: int) -> int:
+    """Return how many floats of its row a thread may keep: twice as many spill (64 registers at 1024 threads)."""
+    return 32 if threads <= 512 else 16
+
+
+MAX_HELD = held_values(MAX_THREADS) * MAX_THREADS  # the longest row that one block keeps in registers
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,11 @@ class Schedule:
     blocks: int = 1
     columns: int = 1
     held: bool = True  # the row is kept in registers; otherwise it is read in each pass
+
+    @property
+    def min_blocks(self) -> int:
+        """1 lets the compiler use every register; for short rows it trades them better for resident blocks itself."""
+        return 1 if self.place in ("ClusterRow", "ColumnTile") else 0
 
     @property
     def type(self) -> str:
@@ -72,32 +87,32 @@ def _rows(rows: Rows, part: Part) -> Schedule:
     packs = rows.hidden // rows.pack
     lanes = min(_power_of_two(packs), WARP)
     items = ceil(packs / lanes)
-    if items * rows.pack <= MAX_VALUES:
-        return Schedule("LaneRow", rows.pack, items, lanes, threads=128)
-    threads = min(max(_power_of_two(ceil(packs / 2)), 128), 1024)
-    items = ceil(packs / threads)
-    blocks = _blocks_per_row(rows, items * threads, part)
+    busy = rows.outer >= 16 * part.multiprocessors  # one warp a row is enough to fill the GPU
+    if items <= (4 if busy else 2):
+        return Schedule("LaneRow", rows.pack, items, lanes, threads=128 if items == 1 else 256)
+    blocks = _blocks_per_row(rows, part)
+    threads = min(max(_power_of_two(ceil(packs / blocks / 2)), 128), MAX_THREADS if blocks == 1 else 512)
+    items = ceil(packs / blocks / threads)
     if blocks > 1:
-        threads = 512
-        return Schedule("ClusterRow", rows.pack, ceil(packs / (threads * blocks)), threads, threads, blocks)
-    held = items * rows.pack <= MAX_VALUES
+        return Schedule("ClusterRow", rows.pack, items, threads, threads, blocks)
+    held = items * rows.pack <= held_values(threads)
     return Schedule("BlockRow", rows.pack, items if held else 1, threads, threads, held=held)
 
 
-def _blocks_per_row(rows: Rows, packs: int, part: Part) -> int:
+def _blocks_per_row(rows: Rows, part: Part) -> int:
     """Use clusters (sm_90+) when a row is too long for one block, or when few long rows leave the GPU idle."""
     if part.arch_number < 90:
         return 1
-    too_long = packs * rows.pack > MAX_VALUES * 1024
-    few = rows.outer * 4 <= part.multiprocessors and rows.hidden >= 16384
-    return 8 if too_long or few else 1
+    few = rows.outer * 4 <= part.multiprocessors and rows.hidden >= MAX_HELD
+    return 8 if few else min(_power_of_two(ceil(rows.hidden / MAX_HELD)), 8)
 
 
 def _columns(rows: Rows, part: Part) -> Schedule:
-    wide = rows.outer * rows.inner >= 2 * part.multiprocessors * WARP * rows.pack
-    columns = WARP if wide and rows.hidden <= 1024 else 8
-    threads = 256 if ceil(rows.hidden * columns / 256) * rows.pack <= MAX_VALUES else 1024
-    groups = threads // columns
-    items = ceil(rows.hidden / groups)
-    held = items * rows.pack <= MAX_VALUES
-    return Schedule("ColumnTile", rows.pack, items if held else 1, groups, threads, columns=columns, held=held)
+    """Prefer a held row, then wide packs, then many columns a tile when there are columns enough for every SM."""
+    for pack in (pack for pack in (4, 2, 1) if rows.pack % pack == 0):
+        wide = rows.outer * rows.inner >= 2 * part.multiprocessors * WARP * pack
+        for columns in (WARP, 16, 8) if wide else (8,):
+            items = ceil(rows.hidden * columns / TILE_THREADS)
+            if items * pack <= MAX_TILE_VALUES:
+                return Schedule("ColumnTile", pack, items, TILE_THREADS // columns, TILE_THREADS, columns=columns)
+    return Schedule("ColumnTile", min(rows.pack, 4), 1, MAX_THREADS // 8, MAX_THREADS, columns=8, held=False)

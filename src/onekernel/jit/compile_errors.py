@@ -9,6 +9,7 @@ from onekernel.errors import CompileError
 # NVRTC: name(12): error: words        g++: name:12:5: error: words
 _NVRTC = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<words>.*)$", re.MULTILINE)
 _GXX = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<words>.*)$", re.MULTILINE)
+_PTXAS = re.compile(r"^\s*ptxas (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)  # has no line
 _DIRECTIVE = re.compile(r'^#line (\d+) "(.*)"$')
 
 
@@ -16,7 +17,9 @@ def explain(name: str, text: str, log: str) -> CompileError:
     """Make the error to raise for a failed compile."""
     found = _NVRTC.search(log) or _GXX.search(log)
     if found is None:
-        return CompileError(name, error=log.strip() or "no reason given", origin="unknown", line="", log=log)
+        refused = _PTXAS.search(log)
+        words = refused["words"].strip() if refused else log.strip() or "no reason given"
+        return CompileError(name, error=words, origin="the assembler", line="", log=log)
     file, number = found["file"].strip(), int(found["line"])
     return CompileError(
         name,

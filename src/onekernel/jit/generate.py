@@ -35,7 +35,7 @@ def _constant(name: str, value: float) -> str:
 
 
 def _signature(request: KernelRequest) -> list[str]:
-    bounds = f"{request.threads}, {request.min_blocks}" if request.min_blocks > 1 else f"{request.threads}"
+    bounds = f"{request.threads}, {request.min_blocks}" if request.min_blocks else f"{request.threads}"
     parameters = ", ".join(_declare(parameter) for parameter in request.parameters)
     return [f'extern "C" __global__ void __launch_bounds__({bounds})', f"{request.name}({parameters}) {{"]
 

@@ -84,7 +84,7 @@ class KernelRequest:
     constants: tuple[tuple[str, int | float], ...] = ()
     body: tuple[Line, ...] = ()
     source: str = ""
-    min_blocks: int = 1
+    min_blocks: int = 0  # blocks per multiprocessor to leave registers for; 0 leaves it to the compiler
     cluster: int = 1
 
     def __str__(self) -> str:

@@ -47,17 +47,20 @@ ONEKERNEL_DEVICE void normalise_looped(const Place& place, float epsilon, Prolog
     return prologue(at);
   };
   typename Place::Statistic total{};
+#pragma unroll 2
   for (int item = 0; item < place.items(); ++item)
     if (place.at(item).inside) total = each<op::add>(total, Place::fold(reread(item)));
   const auto mean = each<op::mul>(place.template sum<0>(total), 1.0f / place.hidden);
 
   typename Place::Statistic squares{};
+#pragma unroll 2
   for (int item = 0; item < place.items(); ++item) {
     const auto centred = each<op::sub>(reread(item), mean);
     if (place.at(item).inside) squares = each<op::add>(squares, Place::fold(each<op::square>(centred)));
   }
   const auto scale = inverse_deviation(place.template sum<1>(squares), place.hidden, epsilon);
 
+#pragma unroll 2
   for (int item = 0; item < place.items(); ++item) {
     const auto at = place.at(item);
     epilogue(at, each<op::mul>(each<op::sub>(prologue(at), mean), scale));
