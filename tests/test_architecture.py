@@ -59,7 +59,9 @@ BUDGETS = {
     "kernel body": 120,
     "public names of a room": 10,
 }
-EXCEPTIONS: dict[tuple[str, str], tuple[int, str]] = {}
+EXCEPTIONS = {
+    ("public names of a room", "fusion"): (14, "docs/decisions/0006-fusion-offers-its-records.md"),
+}
 
 NOT_AT_IMPORT = ("torch", "onnx", "onnxruntime", "cuda", "tensorrt", "numpy", "rich", "click")
 
@@ -97,7 +99,7 @@ def test_rooms_form_no_cycle() -> None:
 
 
 def test_verbs_import_inside_functions() -> None:
-    assert house.undeferred_edges(PACKAGE, "cli", frozenset({"errors", "settings"})) == []
+    assert house.undeferred_edges(PACKAGE, "cli", frozenset({"errors", "settings", "_version"})) == []
 
 
 def test_product_never_sees_its_tests() -> None:
