@@ -127,7 +127,7 @@ def run(text: str, out: Path) -> Outcome:
 def show(outcome: Outcome, text: str, out: Path) -> None:
     """Print the closing table."""
     audio = outcome.audio
-    table = Table(title=f"“{text}”", title_justify="left", show_header=False)
+    table = Table(title=f"“{text}”", title_justify="left", show_header=False, box=None)
     table.add_row("normalisation chains fused", f"{outcome.chains} of {CHAINS}")
     table.add_row("launches for them, one a node before", f"{outcome.launches_before} -> {outcome.launches_after}")
     table.add_row("relative error of the audio", f"{audio.error:.1e} (limit {audio.limit.limit:.0e})")
