@@ -12,7 +12,7 @@ VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 ifeq ($(strip $(VENV)),)
-PY := PYTHONPATH=src $(PYTHON)
+PY := PYTHONPATH="$(CURDIR)/src" $(PYTHON)
 DEV_READY :=
 DEMO_READY :=
 MODELS_READY :=
