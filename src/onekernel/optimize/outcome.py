@@ -11,7 +11,7 @@ from onekernel.fusion.chain import Chain, Left
 from onekernel.fusion.cost import Saving
 from onekernel.fusion.kernel import Build
 from onekernel.splice.model import FusedModel
-from onekernel.verify import Verdict
+from onekernel.verify import Comparison, Verdict
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,17 @@ class Optimization:
         """Predicted seconds that one call saves on the target GPU."""
         return sum(item.saving.seconds for item in self.kept)
 
+    @property
+    def worst_kernel(self) -> Comparison | None:
+        """The comparison of a kernel that is closest to its limit, or furthest beyond it."""
+        numbers = tuple(item for verdict in self.verdicts[1:] for item in verdict.numbers)
+        return Verdict(numbers).worst
+
+    @property
+    def launches(self) -> tuple[int, int]:
+        """Launches for the kept chains, before and after."""
+        return sum(item.saving.launches_before for item in self.kept), len(self.kept)
+
     def record(self) -> dict[str, Any]:
         """Summarise as JSON values, for the saved folder and for --json."""
         return {
@@ -71,7 +82,7 @@ class Optimization:
             "decision": self.verdict.decision,
             "reason": self.verdict.reason,
             "chains": len(self.chains),
-            "launches": [sum(item.saving.launches_before for item in self.kept), len(self.kept)],
+            "launches": list(self.launches),
             "bytes": [
                 sum(item.saving.bytes_before for item in self.kept),
                 sum(item.saving.bytes_after for item in self.kept),
