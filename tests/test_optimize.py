@@ -1,0 +1,159 @@
+"""The whole way on small models and on two real ones; each planted fault must be undone or rejected."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+import onekernel
+from onekernel.errors import CompileError
+from onekernel.fusion.chain import Chain
+from onekernel.optimize import story
+from onekernel.splice.engine import HostEngine, cpu_session
+from onekernel.verify import LIMITS, Limit, relative_error
+from small_models import HIDDEN, ROWS, Builder, meaning
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run kernels where there is no GPU."""
+    monkeypatch.setenv("ONEKERNEL_DEVICE", "emulated")
+
+
+def three_norms() -> ModelProto:
+    b = Builder()
+    x = "x"
+    for _ in range(3):
+        x, _ = b.norm(b.node("MatMul", x, b.weight(HIDDEN, HIDDEN)))
+    return b.model(["x"], [b.node("MatMul", x, b.weight(HIDDEN, HIDDEN))])
+
+
+INPUTS = {"x": np.random.default_rng(5).standard_normal((ROWS, HIDDEN)).astype(np.float32)}
+
+
+def against_original(model: ModelProto, fused: Any) -> float:
+    expected = cpu_session(model.SerializeToString()).run(None, INPUTS)[0]
+    return relative_error(next(iter(fused(INPUTS).values())), expected)
+
+
+def test_chains_are_found_built_and_proven() -> None:
+    model = three_norms()
+    result = onekernel.optimize(model, INPUTS, gpu="rtx5090")
+    assert result.launches == (27, 3)
+    assert result.verdict.decision == "keep"
+    assert [verdict.decision for verdict in result.verdicts] == ["keep"] * 4
+    assert {build.request.arch for build in result.builds} == {"sm_120"}
+    assert result.saving > 0
+    assert "not measured" in result.notes[0]
+    assert against_original(model, result.model) < 1e-5
+
+
+def wrong_in(number: int, error: float) -> Any:
+    """Make an engine whose kernels are right but for one."""
+    order: dict[str, int] = {}
+
+    def kernel_of(chain: Chain) -> Any:
+        right = meaning(chain)
+
+        def wrong(operands: Sequence[Any]) -> list[Any]:
+            return [item * np.float32(1 + error) for item in right(operands)]
+
+        return wrong if order.setdefault(chain.source[0], len(order)) == number else right
+
+    return lambda _: HostEngine(kernel_of)
+
+
+def test_a_wrong_kernel_is_undone_and_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = three_norms()
+    monkeypatch.setattr(story, "engine_for", wrong_in(0, 1e-4))
+    result = onekernel.optimize(model, INPUTS)
+    assert [bool(item.undone) for item in result.candidates] == [True, False, False]
+    assert "limit 1e-05" in result.candidates[0].undone
+    assert len(result.chains) == 2
+    assert len(result.builds) <= 2
+    assert result.verdict.decision == "keep"
+
+
+def test_a_kernel_that_does_not_compile_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(chain: Chain, _: Any) -> Any:
+        raise CompileError(chain.name, error="no such thing", origin="here", line="x", log="")
+
+    monkeypatch.setattr(story, "compile_for", refuse)
+    result = onekernel.optimize(three_norms(), INPUTS)
+    assert result.chains == ()
+    assert all("no such thing" in item.undone for item in result.candidates)
+
+
+def test_the_whole_is_rejected_when_every_part_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = three_norms()
+    loose = tuple(
+        Limit(row.scope, row.dtype, 1.0 if row.scope == "kernel" else row.limit, "") for row in LIMITS
+    )
+    monkeypatch.setattr(story, "engine_for", wrong_in(2, 0.5))
+    result = onekernel.optimize(model, INPUTS, out=tmp_path / "out", limits=loose)
+    assert result.verdict.decision == "reject"
+    assert result.chains == ()
+    assert result.out is None
+    assert not (tmp_path / "out").exists()
+    assert against_original(model, result.model) == 0.0
+
+
+def test_one_launch_is_not_worth_replacing() -> None:
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, HIDDEN]) for name in "xy"]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [HIDDEN], [1.0] * HIDDEN)
+    node = helper.make_node("LayerNormalization", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", tensors[:1], tensors[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = onekernel.optimize(model)
+    assert result.chains == ()
+    assert "save nothing" in result.candidates[0].undone
+    assert result.verdict.decision == "keep"
+
+
+@pytest.mark.parametrize(("scale", "decision"), [(0.0, "keep"), (1.0, "inconclusive")])
+def test_random_numbers_matter_only_where_they_reach_the_output(scale: float, decision: str) -> None:
+    b = Builder()
+    noise = b.node("Mul", b.node("RandomNormalLike", "x"), b.weight(1, value=scale))
+    output, _ = b.norm(b.node("Add", "x", noise))
+    assert onekernel.optimize(b.model(["x"], [output]), INPUTS).verdict.decision == decision
+
+
+def test_the_public_function_is_not_hidden_by_the_room_of_its_name() -> None:
+    importlib.import_module("onekernel.optimize.story")
+    importlib.reload(importlib.import_module("onekernel.optimize"))
+    assert callable(onekernel.optimize)
+    assert onekernel.optimize.__module__ == "onekernel.optimize.story"
+    assert set(onekernel.__all__) <= set(dir(onekernel))
+    with pytest.raises(AttributeError, match="nonsense"):
+        onekernel.nonsense  # noqa: B018
+
+
+def piper_inputs() -> dict[str, Any]:
+    ids = np.random.default_rng(0).integers(3, 130, (1, 24))
+    ids[0, 0], ids[0, -1] = 1, 2
+    return {"input": ids, "input_lengths": np.array([24]), "scales": np.array([0, 1, 0], np.float32)}
+
+
+def test_a_real_voice(piper_voice: Path, tmp_path: Path) -> None:
+    result = onekernel.optimize(piper_voice, piper_inputs(), gpu="h200", out=tmp_path / "out")
+    assert len(result.chains) == 36
+    assert result.left == ()
+    assert [verdict.decision for verdict in result.verdicts] == ["keep"] * 37
+    assert all(build.binary.resources.spill_bytes == 0 for build in result.builds)
+    loaded = onekernel.load(tmp_path / "out")
+    np.testing.assert_array_equal(loaded(piper_inputs())["output"], result.model(piper_inputs())["output"])
+
+
+def test_a_real_recogniser(ocr_recogniser: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 3, 48, 320)).astype(np.float32)
+    result = onekernel.optimize(ocr_recogniser, [x], gpu="t4")
+    assert len(result.chains) == 5
+    assert [verdict.decision for verdict in result.verdicts] == ["keep"] * 6
