@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onekernel.cli import main
+from onekernel.optimize import judge
 from small_models import HIDDEN, Builder
 
 Run = Callable[..., tuple[int, str, str]]
@@ -69,11 +70,35 @@ def test_inputs_from_a_file(run: Run, model: Path, tmp_path: Path) -> None:
     assert run("optimize", model, "--inputs", tmp_path / "in.npz")[0] == 0
 
 
-def test_a_random_model_is_not_decided(run: Run, tmp_path: Path) -> None:
+@pytest.fixture
+def touchy(tmp_path: Path) -> Path:
+    """Write a model that blows the last bit of a norm up to a large error."""
     b = Builder()
-    output, _ = b.norm(b.node("Add", "x", b.node("RandomNormalLike", "x")))
-    onnx.save(b.model(["x"], [output]), tmp_path / "random.onnx")
-    code, out, _ = run("optimize", tmp_path / "random.onnx", "--inputs", "auto")
+    output, _ = b.norm("x")
+    mixed = b.node("MatMul", output, b.weight(HIDDEN, HIDDEN))
+    sine = b.node("Sin", b.node("Mul", mixed, b.weight(1, value=1e7)))
+    onnx.save(b.model(["x"], [sine]), tmp_path / "touchy.onnx")
+    return tmp_path / "touchy.onnx"
+
+
+def test_a_difference_is_a_no(run: Run, touchy: Path, tmp_path: Path) -> None:
+    code, out, _ = run("optimize", touchy, "--inputs", "auto", "-o", tmp_path / "out")
+    assert code == 1
+    assert "numbers  reject" in out
+    assert "undone with the whole" in out
+    assert "written  nothing" in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_difference_that_the_original_has_too_decides_nothing(
+    run: Run, touchy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Moody:
+        def run(self, *_: object) -> list[np.ndarray]:
+            return [np.zeros((1, HIDDEN), np.float32)]
+
+    monkeypatch.setattr(judge, "cpu_session", lambda *_, **__: Moody())
+    code, out, _ = run("optimize", touchy, "--inputs", "auto")
     assert code == 3
     assert "inconclusive: the original differs from itself" in out
 

@@ -1,19 +1,38 @@
-"""Proof that a kernel and a spliced model compute what they should, by running both and comparing."""
+"""Proof that kernels and a spliced model compute what they should, and how fast, by running them.
+
+It compares and times; what follows from a verdict is decided elsewhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from onekernel.device import Device
 from onekernel.fusion.chain import Chain
+from onekernel.fusion.kernel import ChainKernel
 from onekernel.fusion.oracle import run_chain
-from onekernel.splice.engine import cpu_session
+from onekernel.splice.engine import cpu_session, launchable
+from onekernel.splice.loop import Step
 from onekernel.splice.model import FusedModel
+from onekernel.splice.onnxruntime import splice
 from onekernel.splice.segments import reseeded
 from onekernel.splice.signature import Array
 from onekernel.targets import Target
-from onekernel.verify import Limit, Verdict, compare, find
+from onekernel.verify import Limit, Speed, Timing, Verdict, compare, find, measure
+
+See = Callable[[int, Sequence[Array], Sequence[Array]], None]
+
+
+def watch_chains(model: FusedModel, inputs: dict[str, Array], see: See) -> None:
+    """Run once and show of each chain (by index) the operands that it read and the results that it wrote."""
+
+    def watch(step: Step, read: Sequence[Any], written: Sequence[Any]) -> None:
+        if step.chain is not None:
+            see(step.chain, model.engine.download(read), model.engine.download(written))
+
+    model(inputs, watch=watch)
 
 
 def judge_kernels(
@@ -22,13 +41,31 @@ def judge_kernels(
     """Judge each chain's kernel on what it reads in one real run; verdicts are in the order of the chains."""
     verdicts: dict[int, Verdict] = {}
 
-    def watch(step: Any, read: Sequence[Any], written: Sequence[Any]) -> None:
-        if step.chain is not None:
-            operands, results = model.engine.download(read), model.engine.download(written)
-            verdicts[step.chain] = judge_kernel(model.chains[step.chain], operands, results, limits)
+    def see(index: int, operands: Sequence[Array], results: Sequence[Array]) -> None:
+        verdicts[index] = judge_kernel(model.chains[index], operands, results, limits)
 
-    model(inputs, watch=watch)
+    watch_chains(model, inputs, see)
     return tuple(verdicts[index] for index in range(len(model.chains)))
+
+
+def time_kernels(model: FusedModel, inputs: dict[str, Array], device: Device) -> tuple[Timing, ...]:
+    """Time each chain's kernel alone on a device, on what it reads in one real run."""
+    timings: dict[int, Timing] = {}
+
+    def see(index: int, operands: Sequence[Array], _: Sequence[Array]) -> None:
+        kernel = ChainKernel(launchable(model.chains[index]), device)
+        there = [device.upload(array) for array in operands]
+        results = kernel(there)
+        timings[index] = measure(lambda: kernel(there, results), synchronize=device.synchronize)
+
+    watch_chains(model, inputs, see)
+    return tuple(timings[index] for index in range(len(model.chains)))
+
+
+def time_model(target: Target, model: FusedModel) -> Speed:
+    """Time the original and the spliced model on the same engine, inputs and outputs on the host."""
+    plain = splice(target.model, (), model.engine)
+    return Speed(measure(lambda: plain(target.inputs)), measure(lambda: model(target.inputs)))
 
 
 def judge_kernel(
@@ -45,25 +82,25 @@ def judge_kernel(
 
 
 def judge_model(target: Target, model: FusedModel, limits: Sequence[Limit]) -> Verdict:
-    """Compare a spliced model with the original; doubt a difference that the original shows to itself."""
-    names = [spec.name for spec in model.outputs]
+    """Compare a spliced model with the original; doubt a difference that the original shows to itself.
 
-    def original(onnx_model: Any, *, optimize: bool) -> list[Array]:
-        session = cpu_session(onnx_model.SerializeToString(), optimize=optimize)
-        return list(session.run(names, target.inputs))
+    A model that draws random numbers is compared in a copy where both sides draw the same ones.
+    """
+    seeded = reseeded(target.model, 0.0)
+    if seeded is not target.model:
+        model = splice(seeded, model.chains, model.engine, model.constants)
+    expected = splice(seeded, (), model.engine)(target.inputs)
+    rows = {name: find(limits, "model", array.dtype.name) for name, array in expected.items()}
 
-    expected = original(target.model, optimize=True)
-    rows = [find(limits, "model", array.dtype.name) for array in expected]
+    def judge(got: Mapping[str, Array]) -> Verdict:
+        return Verdict(tuple(compare(name, got[name], expected[name], row) for name, row in rows.items()))
 
-    def judge(got: Sequence[Array]) -> Verdict:
-        return Verdict(tuple(map(compare, names, got, expected, rows)))
-
-    outputs = model(target.inputs)
-    verdict = judge([outputs[name] for name in names])
+    verdict = judge(model(target.inputs))
     if verdict.decision != "reject":
         return verdict
-    floor = judge(original(reseeded(target.model, 1.0), optimize=False))
+    session = cpu_session(reseeded(target.model, 1.0).SerializeToString(), optimize=False)
+    floor = judge(dict(zip(rows, session.run(list(rows), target.inputs), strict=True)))
     if floor.decision != "reject":
         return verdict
-    doubt = f"the original differs from itself with other random seeds and no optimisations ({floor.worst})"
+    doubt = f"the original differs from itself with no optimisations and other random seeds ({floor.worst})"
     return replace(verdict, doubts=(doubt,))

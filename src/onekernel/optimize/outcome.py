@@ -11,7 +11,7 @@ from onekernel.fusion.chain import Chain, Left
 from onekernel.fusion.cost import Saving
 from onekernel.fusion.kernel import Build
 from onekernel.splice.model import FusedModel
-from onekernel.verify import Comparison, Verdict
+from onekernel.verify import Comparison, Timing, Verdict
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Candidate:
     saving: Saving
     build: Build | None = None
     verdict: Verdict | None = None  # its kernel against float64, on the operands of a real run
+    timing: Timing | None = None  # its kernel alone, on the GPU of this machine
     undone: str = ""
 
 
@@ -88,6 +89,10 @@ class Optimization:
                 sum(item.saving.bytes_after for item in self.kept),
             ],
             "predicted_seconds_saved": self.saving,
+            "measured_kernel_seconds": [
+                None if item.timing is None else item.timing.median for item in self.kept
+            ],
+            "measured_gain": None if self.verdict.speed is None else self.verdict.speed.gain,
             "numbers": [_number(item) for verdict in self.verdicts for item in verdict.numbers],
             "kernels": [_kernel(build) for build in self.builds],
             "undone": [[item.chain.name, item.undone] for item in self.candidates if item.undone],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onekernel.fusion.cost import predict
 from onekernel.fusion.kernel import Build, compile_for
 from onekernel.fusion.rules import normal_form
 from onekernel.fusion.search import find_chains
-from onekernel.optimize.judge import judge_kernels, judge_model
+from onekernel.optimize.judge import judge_kernels, judge_model, time_kernels, time_model
 from onekernel.optimize.outcome import Candidate, Optimization
 from onekernel.splice.engine import Engine, engine_for, launchable
 from onekernel.splice.folder import check_writable
@@ -27,7 +27,7 @@ from onekernel.splice.model import FusedModel
 from onekernel.splice.onnxruntime import splice
 from onekernel.splice.signature import Inputs
 from onekernel.targets import Target, open_target
-from onekernel.verify import LIMITS, Limit
+from onekernel.verify import LIMITS, Limit, Verdict
 
 INTO = ("auto", "onnxruntime")
 log = logging.getLogger("onekernel")
@@ -58,20 +58,62 @@ def optimize(
     search = find_chains(normal_form(opened.graph))
     log.info("compiling %d chains for %s", len(search.chains), part.arch)
     candidates = [_build(Candidate(chain, predict(chain, part)), part) for chain in search.chains]
-    engine = engine_for(device)
+    bench = Bench(opened, engine_for(device), device, limits)
     log.info("checking kernels on the device %s", device.name)
-    model = _splice(opened, candidates, engine)
-    candidates = _undo_wrong(candidates, model, opened, limits)
-    if len(_kept(candidates)) < len(model.chains):
-        model = _splice(opened, candidates, engine)
+    candidates = bench.without_wrong(candidates)
     log.info("comparing with the original")
-    verdict = judge_model(opened, model, limits)
+    model = bench.splice(candidates)
+    verdict = bench.judge(model)
+    candidates = bench.timed(candidates, model)
     if verdict.decision == "reject":
         candidates = [replace(item, undone=item.undone or "undone with the whole") for item in candidates]
-        model = _splice(opened, candidates, engine)
-    notes = _notes(part, device)
-    result = Optimization(opened.name, part, model, verdict, tuple(candidates), search.left, notes)
-    return _save(result, out)
+        model = bench.splice(candidates)
+    notes = (_note(part, device, verdict),)
+    return _save(Optimization(opened.name, part, model, verdict, tuple(candidates), search.left, notes), out)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where candidates are tried: one target, one way to run it, one table of limits."""
+
+    target: Target
+    engine: Engine
+    device: Device
+    limits: Sequence[Limit]
+
+    def splice(self, candidates: Sequence[Candidate]) -> FusedModel:
+        """Put the chains that are still wanted into the model."""
+        chains, values = _kept(candidates), self.target.graph.values
+        read = {operand.name for chain in chains for operand in chain.operands}
+        fixed = {name: array for name in sorted(read) if (array := values[name].constant) is not None}
+        return splice(self.target.model, chains, self.engine, fixed)
+
+    def without_wrong(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Judge every kernel on what it reads in a real run; undo those that are off."""
+        model = self.splice(candidates)
+        known = dict(zip(model.chains, judge_kernels(model, self.target.inputs, self.limits), strict=True))
+        return [_judged(item, known[item.chain]) if not item.undone else item for item in candidates]
+
+    def judge(self, model: FusedModel) -> Verdict:
+        """Judge the whole: its numbers, and its speed where values stay on a GPU."""
+        verdict = judge_model(self.target, model, self.limits)
+        return replace(verdict, speed=time_model(self.target, model)) if self.engine.resident else verdict
+
+    def timed(self, candidates: Sequence[Candidate], model: FusedModel) -> list[Candidate]:
+        """Time every kernel alone; the emulated device has no time worth knowing."""
+        if self.device.emulated:
+            return list(candidates)
+        timings = time_kernels(model, self.target.inputs, self.device)
+        known = dict(zip(model.chains, timings, strict=True))
+        return [replace(item, timing=known.get(item.chain)) for item in candidates]
+
+
+def _kept(candidates: Sequence[Candidate]) -> list[Chain]:
+    return [item.chain for item in candidates if not item.undone]
+
+
+def _judged(item: Candidate, verdict: Verdict) -> Candidate:
+    return replace(item, verdict=verdict, undone="" if verdict.decision == "keep" else verdict.reason)
 
 
 def _place(gpu: str | None) -> tuple[Part, Device]:
@@ -95,34 +137,16 @@ def _build(item: Candidate, part: Part) -> Candidate:
         return replace(item, undone=str(error).splitlines()[0])
 
 
-def _kept(candidates: Sequence[Candidate]) -> list[Chain]:
-    return [item.chain for item in candidates if not item.undone]
-
-
-def _splice(opened: Target, candidates: Sequence[Candidate], engine: Engine) -> FusedModel:
-    chains, values = _kept(candidates), opened.graph.values
-    read = {operand.name for chain in chains for operand in chain.operands}
-    fixed = {name: array for name in sorted(read) if (array := values[name].constant) is not None}
-    return splice(opened.model, chains, engine, fixed)
-
-
-def _undo_wrong(
-    candidates: Sequence[Candidate], model: FusedModel, opened: Target, limits: Sequence[Limit]
-) -> list[Candidate]:
-    verdicts = dict(zip(model.chains, judge_kernels(model, opened.inputs, limits), strict=True))
-    judged = [replace(item, verdict=verdicts.get(item.chain)) for item in candidates]
-    return [
-        replace(item, undone=item.verdict.reason)
-        if item.verdict is not None and item.verdict.decision != "keep"
-        else item
-        for item in judged
-    ]
-
-
-def _notes(part: Part, device: Device) -> tuple[str, ...]:
+def _note(part: Part, device: Device, verdict: Verdict) -> str:
+    """Say how the speed is known."""
     if device.emulated:
-        return (f"speed is predicted for {part.name}, not measured: there is no GPU here",)
-    return ("speed is predicted, not measured yet",)
+        return f"speed is predicted for {part.name}, not measured: there is no GPU here"
+    if verdict.speed is None:
+        return (
+            f"kernels were timed alone on {device.name}: this ONNX Runtime has no CUDA provider for the rest"
+        )
+    before, after = verdict.speed.before.median * 1e3, verdict.speed.after.median * 1e3
+    return f"measured on {device.name}: {before:.3g} -> {after:.3g} ms a call ({verdict.speed.gain:.2f}x)"
 
 
 def _save(result: Optimization, out: str | Path | None) -> Optimization:

@@ -27,10 +27,12 @@ _THREADS = 8
 
 
 class Engine(Protocol):
-    """What the splicer asks of a runtime; `name` is for the reader."""
+    """What the splicer asks of a runtime; `resident`: values stay on a GPU between steps."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def resident(self) -> bool: ...
     def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call: ...
     def kernel(self, chain: Chain) -> Call: ...
     def upload(self, arrays: Sequence[Array]) -> Sequence[Any]: ...
@@ -43,6 +45,7 @@ class HostEngine:
 
     kernel_of: Callable[[Chain], Call]
     name: str = "cpu"
+    resident: bool = False
 
     def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call:
         """Load a segment; a run gives exactly `outputs`, in order."""

@@ -37,6 +37,7 @@ class CudaEngine:
     device: Any  # GpuDevice
     stream: int
     name: str = "onnxruntime cuda"
+    resident: bool = True
 
     def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call:
         """Load a segment; its outputs are allocated on the GPU by ONNX Runtime, whatever their shape."""

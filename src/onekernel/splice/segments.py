@@ -6,7 +6,7 @@ It writes models and asks ONNX Runtime for types; it does not run anything and k
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onekernel.errors import InvalidInput
@@ -29,18 +29,28 @@ def check_size(model: Any) -> None:
 
 
 def reseeded(model: Any, seed: float) -> Any:
-    """Copy a model so that every draw of random numbers without a seed of its own starts from `seed`."""
+    """Copy a model so that every draw of random numbers without a seed of its own starts from `seed`.
+
+    A model without such draws is returned as it is.
+    """
     from onnx import AttributeProto, ModelProto
 
+    if not any(_draws(model.graph)):
+        return model
     copy = ModelProto()
     copy.CopyFrom(model)
-    graphs = [copy.graph]
-    while graphs:
-        for node in graphs.pop().node:
-            graphs += [graph for item in node.attribute for graph in (item.g, *item.graphs) if graph.node]
-            if node.op_type in RANDOM and not any(item.name == "seed" for item in node.attribute):
-                node.attribute.append(AttributeProto(name="seed", type=AttributeProto.FLOAT, f=seed))
+    for node in _draws(copy.graph):
+        node.attribute.append(AttributeProto(name="seed", type=AttributeProto.FLOAT, f=seed))
     return copy
+
+
+def _draws(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        for item in node.attribute:
+            for body in (item.g, *item.graphs):
+                yield from _draws(body)
+        if node.op_type in RANDOM and not any(item.name == "seed" for item in node.attribute):
+            yield node
 
 
 def value_types(model: Any, names: Iterable[str]) -> dict[str, Any]:
