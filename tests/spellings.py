@@ -1,6 +1,6 @@
 """Every way to write a normalisation that the rules know, as a function that appends ONNX nodes.
 
-A spelling writes `y`, the standardized `x`, over one axis. The parts are chosen independently: how the mean is
+A spelling writes `y`, the standardized `x`, over one axis. Its parts are chosen independently: how the mean is
 taken, how the square is, how the root divides, which opset.
 """
 
@@ -28,6 +28,7 @@ class Spelling:
     dtype: Any = np.float32
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
+    inputs: dict[str, Array] = field(default_factory=dict)
 
     def op(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Append a node; returns the name of its output."""
@@ -43,6 +44,17 @@ class Spelling:
         """Add a constant."""
         name = f"c{len(self.constants)}"
         self.constants[name] = value
+        return name
+
+    def random(self, *shape: int) -> Array:
+        """Numbers with a mean, the same for every test that asks in the same order."""
+        seed = len(self.constants) + len(self.inputs)
+        return (np.random.default_rng(seed).standard_normal(shape) * 2 + 1).astype(self.dtype)
+
+    def given(self, *shape: int) -> str:
+        """Add an input of the model."""
+        name = f"in{len(self.inputs)}"
+        self.inputs[name] = self.random(*shape)
         return name
 
     def reduce(self, op: str, x: str, keepdims: int = 1, axis: int | None = None) -> str:
@@ -61,10 +73,10 @@ class Spelling:
         return self.op("Unsqueeze", x, self.array(np.asarray(axes, np.int64)))
 
     def build(self, output: str, *more: str) -> tuple[ModelProto, dict[str, Array]]:
-        """The model and a sample input with a large mean."""
-        x = (np.random.default_rng(3).standard_normal(self.shape) * 2 + 1).astype(self.dtype)
+        """The model and its sample inputs; `output` is returned as `y`."""
+        inputs = {"x": self.random(*self.shape), **self.inputs}
         self.nodes.append(node("Identity", [output], "y"))
-        return model(self.nodes, {"x": x}, ["y", *more], self.constants, self.opset), {"x": x}
+        return model(self.nodes, inputs, ["y", *more], self.constants, self.opset), inputs
 
 
 Part = Callable[[Spelling, str], str]
@@ -116,9 +128,11 @@ DIVIDES: dict[str, Divide] = {
 }
 
 
-def written(s: Spelling, mean: Part, square: Part, divide: Divide, *, epsilon_first: bool = False) -> str:
+def written(
+    s: Spelling, mean: Part, square: Part, divide: Divide, *, x: str = "x", epsilon_first: bool = False
+) -> str:
     """A normalisation of `x` from its parts."""
-    centred = s.op("Sub", "x", mean(s, "x"))
+    centred = s.op("Sub", x, mean(s, x))
     terms = [mean(s, square(s, centred)), s.number(EPSILON)]
     return divide(s, centred, s.op("Add", *(terms[::-1] if epsilon_first else terms)))
 

@@ -64,6 +64,7 @@ class _Half:
         self.known = known
         self._steps = {step.output: step for step in (*chain.prologue, *chain.epilogue)}
         self._operands = {operand.name: operand for operand in chain.operands}
+        self._loaded = {operand.name: f"x{index}" for index, operand in enumerate(chain.operands)}
 
     def define(self, value: str) -> Iterator[Line]:
         if value in self.known:
@@ -85,7 +86,7 @@ class _Half:
     def spell(self, value: str | float) -> str:
         if isinstance(value, float | int):
             return float_literal(float(value))
-        return f"{value}_" if value in self._operands else value
+        return self._loaded.get(value, value)
 
     def _load(self, operand: Operand) -> Line:
         return Line(f"      const auto {self.spell(operand.name)} = at.{_LOADS[operand.kind]}({operand.name});")

@@ -79,7 +79,7 @@ class Kernel:
         `block` defaults to the request's threads; `stream` is a handle, a torch stream or None (the default stream).
         Raises InvalidOperand naming the parameter that does not fit, DeviceError, or EmulationFault.
         """
-        shape = LaunchShape(_three(grid), _three(block or self.request.threads), self.request.cluster)
+        shape = LaunchShape(_three(grid), _three(self.request.threads if block is None else block), self.request.cluster)
         self._check_block(shape)
         slots = _pack(self.request.parameters, operands, self.device)
         pointers = (ctypes.c_void_p * len(slots))(*map(ctypes.addressof, slots))

@@ -31,6 +31,7 @@ struct Warp {
 struct Block {
   Index index;
   int rank;
+  unsigned running;
   Barrier barrier;
   std::vector<Warp> warps;
   std::unique_ptr<char[]> shared;
@@ -80,9 +81,13 @@ void arrive_and_wait(Barrier& barrier) {
   fibre.waits_at = nullptr;
 }
 
+void poison(Block& block) { std::memset(block.shared.get(), 0xff, kSharedBytes); }  // reads as NaN
+
 void run_fibre() {
   state.kernel(state.arguments);
-  self().finished = true;
+  Fibre& fibre = self();
+  fibre.finished = true;
+  if (--fibre.home->running == 0) poison(*fibre.home);  // an ended block's shared memory is gone
   yield_to_scheduler();
 }
 
@@ -114,19 +119,35 @@ void report_deadlock() {
   state.failed = true;
 }
 
-// Let every ready fibre run until it waits, over and over, until all have ended.
+// Run the ready fibres of a warp once, in the given order of lanes; say whether there were any.
+bool step_warp(unsigned warp, const std::vector<unsigned>& lanes, std::size_t& left) {
+  bool progress = false;
+  for (const unsigned lane : lanes) {
+    const std::size_t index = static_cast<std::size_t>(warp) * kWarpLanes + lane;
+    if (index >= state.fibres.size() || !state.fibres[index].ready()) continue;
+    Fibre& fibre = state.fibres[index];
+    progress = true;
+    current = &fibre;
+    resume(&state.scheduler, &fibre.context);
+    if (state.failed) return false;
+    left -= fibre.finished;
+  }
+  return progress;
+}
+
+// Warp after warp runs as far as it can, so that early warps get far ahead of late ones: the order in which a
+// missing barrier shows. The random order also lets warps stop half-way.
 void run_cluster(int how) {
-  std::vector<unsigned> order(state.fibres.size());
-  for (std::size_t left = order.size(); left > 0 && !state.failed;) {
-    arrange(order, how);
+  std::vector<unsigned> warps((state.fibres.size() + kWarpLanes - 1) / kWarpLanes), lanes(kWarpLanes);
+  for (std::size_t left = state.fibres.size(); left > 0 && !state.failed;) {
+    arrange(warps, how);
     bool progress = false;
-    for (const unsigned i : order) {
-      Fibre& fibre = state.fibres[i];
-      if (!fibre.ready()) continue;
-      progress = true;
-      current = &fibre;
-      resume(&state.scheduler, &fibre.context);
-      left -= fibre.finished;
+    for (const unsigned warp : warps) {
+      arrange(lanes, how);
+      while (step_warp(warp, lanes, left)) {
+        progress = true;
+        if (how == kRandom && next_random() % 4 == 0) break;
+      }
       if (state.failed) return;
     }
     if (!progress) report_deadlock();
@@ -137,13 +158,14 @@ Block& add_block(Index index, int rank, unsigned threads) {
   auto block = std::make_unique<Block>();
   block->index = index;
   block->rank = rank;
+  block->running = threads;
   block->barrier = {"block barrier", threads};
   for (unsigned first = 0; first < threads; first += kWarpLanes) {
     const unsigned lanes = std::min(kWarpLanes, threads - first);
     block->warps.push_back({{"warp shuffle", lanes}, {"warp shuffle", lanes}, {}});
   }
   block->shared.reset(new char[kSharedBytes]);
-  std::memset(block->shared.get(), 0xff, kSharedBytes);  // reads as NaN until it is written
+  poison(*block);
   state.blocks.push_back(std::move(block));
   return *state.blocks.back();
 }

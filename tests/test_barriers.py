@@ -1,0 +1,78 @@
+"""Each barrier of each kernel is taken out in turn: some thread order must show it, or the barrier is not needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernel_cases import Case, Emulated, check, residual_gelu
+
+from onekernel.device.emulated import INCLUDE, KERNELS, Order
+from onekernel.errors import EmulationFault
+from onekernel.jit import emulated, headers
+
+BARRIER = re.compile(r"^\s*(block|cluster)_barrier\(\);", re.MULTILINE)
+
+# Barriers that nothing needs, each with its proof. Empty: every barrier in the tree is load-bearing.
+REDUNDANT: dict[tuple[str, int], str] = {}
+
+# A shape whose schedule runs the code of each place.
+SHAPES = {"BlockRow": (3, 4096), "ClusterRow": (2, 20000), "ColumnTile": (2, 192, 37)}
+
+
+def barrier_sites() -> list[tuple[str, int, str]]:
+    """Every barrier call as (header, ordinal in it, the place it belongs to)."""
+    sites = []
+    for path in sorted((KERNELS / "rows").rglob("*.cuh")):
+        text = path.read_text()
+        for ordinal, match in enumerate(BARRIER.finditer(text)):
+            owners = re.findall(r"^struct (\w+)", text[: match.start()], re.MULTILINE)
+            sites.append((path.relative_to(KERNELS).as_posix(), ordinal, owners[-1]))
+    return sites
+
+
+@pytest.fixture
+def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Compile kernels from a tree in which one barrier call is missing."""
+
+    def remove(header: str, ordinal: int) -> None:
+        tree = tmp_path / "kernels"
+        shutil.copytree(KERNELS, tree)
+        text = (tree / header).read_text()
+        match = list(BARRIER.finditer(text))[ordinal]
+        mutant = text[: match.start()] + " " * (match.end() - match.start()) + text[match.end() :]
+        (tree / header).write_text(mutant)
+        texts = {**headers.all_headers(), header: mutant}
+        monkeypatch.setattr(headers, "all_headers", lambda: texts)  # other text, other key
+        monkeypatch.setattr(emulated, "INCLUDE", (tree / "emulated", tree))
+
+    assert len(INCLUDE) == 2
+    yield remove
+
+
+def survives(shape: tuple[int, ...]) -> bool:
+    """Say whether all orders give right results."""
+    case = Case(shape)
+    chain = residual_gelu(shape[1], axis=1, rank=len(shape))
+    for order, seed in ((Order.ASCENDING, 1), (Order.DESCENDING, 1), *((Order.RANDOM, seed) for seed in range(6))):
+        try:
+            _, comparisons = check(chain, case, Emulated(order=order, seed=seed))
+        except EmulationFault:
+            return False
+        if not all(item.passed for item in comparisons):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(("header", "ordinal", "place"), barrier_sites())
+def test_a_missing_barrier_is_seen(header: str, ordinal: int, place: str, without: object) -> None:
+    assert survives(SHAPES[place]), "the kernel is wrong before any mutation"
+    without(header, ordinal)  # type: ignore[operator]
+    assert survives(SHAPES[place]) == ((header, ordinal) in REDUNDANT)
+
+
+def test_there_are_barriers_to_remove() -> None:
+    assert {place for _, _, place in barrier_sites()} == set(SHAPES)

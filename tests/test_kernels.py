@@ -1,0 +1,129 @@
+"""Every variant of every kernel against the float64 oracle: emulated under three thread orders, and on a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import product
+from math import gcd
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_cases import CASES, Case, Cuda, Emulated, check, layer_norm, residual_gelu
+
+from onekernel.device.emulated import Order
+from onekernel.device.parts import find
+from onekernel.errors import EmulationFault, InvalidOperand
+from onekernel.fusion.chain import Chain
+from onekernel.fusion.kernel import ChainKernel
+from onekernel.fusion.schedule import Rows, choose
+
+DTYPES = ["float32", "float16", "bfloat16"]
+MACHINES = [
+    *(pytest.param(lambda order=order: Emulated(order=order), id=order.name.lower()) for order in Order),
+    pytest.param(Cuda, id="cuda", marks=pytest.mark.gpu),
+]
+
+
+def parity_cases() -> Iterator[Any]:
+    """Every case in every dtype on every machine; large ones are emulated once."""
+    for case, dtype, machine in product(CASES, DTYPES, MACHINES):
+        if not case.large or machine.id == "cuda" or (dtype, machine.id) == ("float32", "random"):
+            yield pytest.param(case, dtype, *machine.values, id=f"{case}-{dtype}-{machine.id}", marks=machine.marks)
+
+
+def chain_for(case: Case, dtype: str, make: Any = residual_gelu) -> Chain:
+    chain: Chain = make(case.shape[1], axis=1, rank=len(case.shape), dtype=dtype)
+    return chain
+
+
+@pytest.mark.parametrize(("case", "dtype", "make_machine"), parity_cases())
+def test_results_are_within_the_limit(case: Case, dtype: str, make_machine: Any) -> None:
+    _, comparisons = check(chain_for(case, dtype), case, make_machine())
+    assert all(item.passed for item in comparisons), "\n".join(map(str, comparisons))
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
+@pytest.mark.parametrize("shape", [(3, 192), (1, 4096), (1, 20000), (2, 192, 37)], ids=str)
+def test_text_for_other_architectures_runs_too(shape: tuple[int, ...], arch: str) -> None:
+    case = Case(shape)
+    _, comparisons = check(chain_for(case, "float16"), case, Emulated(arch))
+    assert all(item.passed for item in comparisons), "\n".join(map(str, comparisons))
+
+
+def test_the_shapes_reach_every_place() -> None:
+    """The parity test above means little if a place is never chosen."""
+    reached = set()
+    for case in CASES:
+        if np.prod(case.shape) and np.prod(case.shape) < 5_000_000:
+            for arch in ("sm_75", "sm_90"):
+                reached.add(chosen(case, arch))
+    assert {(place, held) for place, held, _ in reached} == {
+        ("LaneRow", True),
+        ("BlockRow", True),
+        ("BlockRow", False),
+        ("ClusterRow", True),
+        ("ColumnTile", True),
+        ("ColumnTile", False),
+    }
+    assert {pack for place, _, pack in reached if place == "BlockRow"} >= {1, 2, 4}
+
+
+def chosen(case: Case, arch: str) -> tuple[str, bool, int]:
+    inner = case.shape[2] if len(case.shape) == 3 else 1
+    pack = 1 if case.shifted else gcd(4, inner if len(case.shape) == 3 else case.shape[1])
+    rows = Rows(case.shape[0], case.shape[1], inner, pack)
+    schedule = choose(rows, columns=len(case.shape) == 3, part=find(arch))
+    return schedule.place, schedule.held, schedule.pack
+
+
+@pytest.mark.parametrize("make_machine", MACHINES)
+def test_a_far_mean_costs_no_accuracy(make_machine: Any) -> None:
+    """One-pass variance would lose everything here: mean 1000, deviation 1."""
+    machine = make_machine()
+    chain = layer_norm(512, axis=1, rank=2)
+    x = np.random.default_rng(3).standard_normal((4, 512)) + 1000.0
+    x32 = machine.put(x, "float32", 0)
+    ones, zeros = machine.put(np.ones(512), "float32", 0), machine.put(np.zeros(512), "float32", 0)
+    (result,) = ChainKernel(chain, machine.device)([x32, ones, zeros], outputs=[machine.blank(x.shape, "float32", 0)[1]])
+    exact = machine.read(x32).astype(np.float64)
+    expected = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
+    # The mean itself is known to 1000 * 2^-24, which moves every result by 6e-5 at most.
+    assert np.abs(machine.read(result) - expected).max() < 1.2e-4
+
+
+@pytest.mark.parametrize(
+    ("shapes", "names"),
+    [
+        ([(2, 64), (64,), (63,)], "in2"),
+        ([(2, 65), (64,), (64,)], "in0"),
+        ([(2, 3, 64), (64,), (64,)], "in0"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(shapes: list[tuple[int, ...]], names: str) -> None:
+    kernel = ChainKernel(layer_norm(64, axis=1, rank=2), Emulated().device)
+    with pytest.raises(InvalidOperand, match=names):
+        kernel([np.zeros(shape, np.float32) for shape in shapes])
+
+
+def test_the_emulator_refuses_a_misaligned_pack() -> None:
+    """A variant made for aligned tensors must not run on shifted ones unnoticed."""
+    machine = Emulated()
+    chain = layer_norm(64, axis=1, rank=2)
+    kernel = ChainKernel(chain, machine.device)
+    good = [machine.put(np.ones(shape), "float32", 0) for shape in ((2, 64), (64,), (64,))]
+    kernel(good)
+    (build,) = kernel.builds
+    shifted = machine.put(np.ones((2, 64)), "float32", 1)
+    with pytest.raises(EmulationFault, match="misaligned"):
+        kernel.variant(build.schedule).launch(shifted, *good[1:], machine.blank((2, 64), "float32", 0)[1], 2, 1, grid=1)
+
+
+def test_every_variant_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ChainKernel(layer_norm(64, axis=1, rank=2), Emulated().device)
+    operands = [np.ones(shape, np.float32) for shape in ((2, 64), (64,), (64,))]
+    kernel(operands)
+    monkeypatch.setitem(os.environ, "PATH", "")  # no compiler from here on
+    kernel([np.ones((5, 64), np.float32), *operands[1:]])
+    assert len(kernel.builds) == 1
