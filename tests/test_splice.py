@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
 from onekernel.errors import InvalidInput
 from onekernel.fusion.chain import Operand
@@ -57,9 +57,7 @@ def test_chains_in_a_row_need_no_session_between_them() -> None:
     first, _ = b.norm("x")
     second, _ = b.norm(first)
     model = b.model(["x"], [b.node("Relu", second)])
-    constants = {
-        name for chain in b.chains for name in (o.name for o in chain.operands if o.kind == "channel")
-    }
+    constants = {name for chain in b.chains for name in (o.name for o in chain.operands if o.kind == "channel")}
     kinds = [type(step) for step in cut(model, b.chains, constants)]
     assert kinds == [Launch, Launch, Segment]
     check(b, model, sample("x"))
@@ -89,6 +87,35 @@ def test_names_captured_by_branches_travel_with_them(flag: bool) -> None:
     inner = b.branch("flag", output, weight)
     model = b.model(["x"], [b.node("Add", chosen, inner)], flag=True)
     check(b, model, {**sample("x"), "flag": np.array(flag)})
+
+
+def test_names_captured_by_a_loop_travel_with_it() -> None:
+    b = Builder()
+    output, _ = b.norm("x")
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["state", output], ["next"], name="step"),
+            helper.make_node("Identity", ["going"], ["still"], name="keep"),
+        ],
+        "body",
+        [value("i", TensorProto.INT64, []), value("going", TensorProto.BOOL, []), value("state", 1, None)],
+        [value("still", TensorProto.BOOL, []), value("next", 1, None)],
+    )
+    trips = b.node("Constant", value_int=3)
+    looped = b.node("Loop", trips, "", b.node("Relu", "x"), body=body)
+    check(b, b.model(["x"], [b.node("Neg", looped)]), sample("x"))
+
+
+def test_float16_values_cross_the_cuts() -> None:
+    b = Builder()
+    half = b.node("Cast", "x", to=TensorProto.FLOAT16)
+    same = b.node("Cast", half, to=TensorProto.FLOAT)
+    output, _ = b.norm(same)
+    model = b.model(["x"], [b.node("Add", output, b.node("Cast", half, to=TensorProto.FLOAT))])
+    later = [chain.operands[0].name for chain in b.chains]
+    assert later == [same]
+    check(b, model, sample("x"))
 
 
 def test_an_unnamed_use_inside_a_nested_branch_is_seen() -> None:
@@ -214,9 +241,7 @@ def test_random_graphs(data: st.DataObject) -> None:
     values = ["x", "y"]
     pick = st.deferred(lambda: st.sampled_from(values))
     for _ in range(data.draw(st.integers(1, 9))):
-        kind = data.draw(
-            st.sampled_from(["Add", "Mul", "Tanh", "Constant", "MatMul", "norm", "residual", "If"])
-        )
+        kind = data.draw(st.sampled_from(["Add", "Mul", "Tanh", "Constant", "MatMul", "norm", "residual", "If"]))
         if kind in ("Add", "Mul"):
             values.append(b.node(kind, data.draw(pick), data.draw(pick)))
         elif kind == "Tanh":

@@ -35,9 +35,7 @@ def watch_chains(model: FusedModel, inputs: dict[str, Array], see: See) -> None:
     model(inputs, watch=watch)
 
 
-def judge_kernels(
-    model: FusedModel, inputs: dict[str, Array], limits: Sequence[Limit]
-) -> tuple[Verdict, ...]:
+def judge_kernels(model: FusedModel, inputs: dict[str, Array], limits: Sequence[Limit]) -> tuple[Verdict, ...]:
     """Judge each chain's kernel on what it reads in one real run; verdicts are in the order of the chains."""
     verdicts: dict[int, Verdict] = {}
 
@@ -68,9 +66,7 @@ def time_model(target: Target, model: FusedModel) -> Speed:
     return Speed(measure(lambda: plain(target.inputs)), measure(lambda: model(target.inputs)))
 
 
-def judge_kernel(
-    chain: Chain, operands: Sequence[Array], results: Sequence[Array], limits: Sequence[Limit]
-) -> Verdict:
+def judge_kernel(chain: Chain, operands: Sequence[Array], results: Sequence[Array], limits: Sequence[Limit]) -> Verdict:
     """Compare what a kernel wrote with what its chain means, in float64."""
     expected = run_chain(chain, operands)
     return Verdict(

@@ -89,9 +89,7 @@ class Optimization:
                 sum(item.saving.bytes_after for item in self.kept),
             ],
             "predicted_seconds_saved": self.saving,
-            "measured_kernel_seconds": [
-                None if item.timing is None else item.timing.median for item in self.kept
-            ],
+            "measured_kernel_seconds": [None if item.timing is None else item.timing.median for item in self.kept],
             "measured_gain": None if self.verdict.speed is None else self.verdict.speed.gain,
             "numbers": [_number(item) for verdict in self.verdicts for item in verdict.numbers],
             "kernels": [_kernel(build) for build in self.builds],

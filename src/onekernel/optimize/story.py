@@ -120,11 +120,19 @@ def _place(gpu: str | None) -> tuple[Part, Device]:
     """Choose the GPU to build for and the device to run on; the emulated device plays the former."""
     device = get()
     if not device.emulated:
-        return find(gpu or device.arch), device
+        return find(gpu) if gpu else part_of(device), device
     from onekernel.device.emulated import EmulatedDevice
 
     part = find(gpu or REFERENCE)
     return part, EmulatedDevice(part.arch)
+
+
+def part_of(device: Device) -> Part:
+    """Find a GPU's row by its name, else the first row of its architecture."""
+    try:
+        return find(device.name)
+    except InvalidInput:
+        return find(device.arch)
 
 
 def _build(item: Candidate, part: Part) -> Candidate:
@@ -142,9 +150,7 @@ def _note(part: Part, device: Device, verdict: Verdict) -> str:
     if device.emulated:
         return f"speed is predicted for {part.name}, not measured: there is no GPU here"
     if verdict.speed is None:
-        return (
-            f"kernels were timed alone on {device.name}: this ONNX Runtime has no CUDA provider for the rest"
-        )
+        return f"kernels were timed alone on {device.name}: this ONNX Runtime has no CUDA provider for the rest"
     before, after = verdict.speed.before.median * 1e3, verdict.speed.after.median * 1e3
     return f"measured on {device.name}: {before:.3g} -> {after:.3g} ms a call ({verdict.speed.gain:.2f}x)"
 

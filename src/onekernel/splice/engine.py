@@ -72,11 +72,11 @@ def engine_for(device: Device) -> Engine:
 
         if onnxruntime_cuda.available():
             return onnxruntime_cuda.cuda_engine(device)
-    return HostEngine(_kernels_on(device), f"onnxruntime cpu, kernels {device.name}")
+    return HostEngine(_with_copies(device), f"onnxruntime cpu, kernels {device.name}")
 
 
 def launchable(chain: Chain) -> Chain:
-    """Name operands and values like kernel parameters, so that equal chains share a kernel."""
+    """Name operands and values like kernel parameters, so that equal chains are one kernel."""
     return replace(
         canonical(chain),
         name=chain.name,
@@ -86,14 +86,26 @@ def launchable(chain: Chain) -> Chain:
     )
 
 
-def _kernels_on(device: Device) -> Callable[[Chain], Call]:
-    """Execute chains on a device with copies to and from it."""
+def kernels_on(device: Device) -> Callable[[Chain], ChainKernel]:
+    """Make kernels on a device; chains that differ in names and sample shape alone share one."""
+    shared: dict[Chain, ChainKernel] = {}
 
-    def kernel_of(chain: Chain) -> Call:
-        kernel = ChainKernel(launchable(chain), device)
-        return lambda values: [r.numpy() for r in kernel([device.upload(np.asarray(v)) for v in values])]
+    def kernel_of(chain: Chain) -> ChainKernel:
+        key = replace(launchable(chain), sample_shape=())
+        return shared.setdefault(key, ChainKernel(key, device))
 
     return kernel_of
+
+
+def _with_copies(device: Device) -> Callable[[Chain], Call]:
+    """Execute chains on a device with copies to and from it."""
+    make = kernels_on(device)
+
+    def call_of(chain: Chain) -> Call:
+        kernel = make(chain)
+        return lambda values: [r.numpy() for r in kernel([device.upload(np.asarray(v)) for v in values])]
+
+    return call_of
 
 
 def cpu_session(model: bytes, *, optimize: bool = True) -> Any:

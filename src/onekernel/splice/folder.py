@@ -73,9 +73,7 @@ def check_writable(folder: Path) -> None:
         raise _unwritable(folder, error.strerror or str(error)) from error
 
 
-def load(
-    folder: str | Path, *, device: Device | str | None = None, engine: Engine | None = None
-) -> FusedModel:
+def load(folder: str | Path, *, device: Device | str | None = None, engine: Engine | None = None) -> FusedModel:
     """Read what `save` wrote and make it callable on a device (None: the GPU when there is one).
 
     Stored cubins are used where they were built for this device by this compiler; other kernels are compiled
@@ -131,9 +129,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         got = "no such folder" if not folder.exists() else f"no readable {MANIFEST} in it"
         raise InvalidInput(expected=f"a saved model at {folder}", got=got, todo=todo) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InvalidInput(
-            expected=f"a saved model of format {FORMAT}", got=f"another at {folder}", todo=todo
-        )
+        raise InvalidInput(expected=f"a saved model of format {FORMAT}", got=f"another at {folder}", todo=todo)
     return manifest
 
 

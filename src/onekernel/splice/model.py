@@ -79,13 +79,9 @@ class FusedModel:
             for (name, layout, hidden, before), count in Counter(map(_describe, self.chains)).items()
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
-        ]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         stats = self.stats
-        summary = (
-            f"{stats.launches} kernels replace {stats.replaced} operators, between {stats.segments} sessions"
-        )
+        summary = f"{stats.launches} kernels replace {stats.replaced} operators, between {stats.segments} sessions"
         return "\n".join([*lines, f"{summary}, on {self.engine.name}"])
 
     def save(self, folder: str | Path) -> Path:

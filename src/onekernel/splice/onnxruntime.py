@@ -23,17 +23,14 @@ def splice(
 ) -> FusedModel:
     """Cut an ONNX model with named nodes at the chains and join the pieces into a callable.
 
-    `constants` holds operands whose content is known. Raises InvalidInput for a model above 2 GiB, and for
-    chains that do not belong to the model or are entered again by a path that leaves them.
+    `constants` holds operands whose content is known. Raises InvalidInput for chains that do not belong to
+    the model or are entered again by a path that leaves them.
     """
-    segments.check_size(model)
     read = {operand.name for chain in chains for operand in chain.operands}
     known = {name: array for name, array in (constants or {}).items() if name in read}
     steps = cut(model, chains, known)
     pieces = [step for step in steps if isinstance(step, Segment)]
-    types = segments.value_types(
-        model, (name for piece in pieces for name in (*piece.inputs, *piece.outputs))
-    )
+    types = segments.value_types(model, (name for piece in pieces for name in (*piece.inputs, *piece.outputs)))
     return assemble(
         [_part(model, step, types) for step in steps],
         chains,

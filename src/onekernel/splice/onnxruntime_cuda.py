@@ -7,7 +7,7 @@ another on the host; the one wait is in `download`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from onekernel.device.driver import call, driver
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.graph.onnx_trace import dtype_name
-from onekernel.splice.engine import launchable
+from onekernel.splice.engine import kernels_on
 from onekernel.splice.loop import Call
 from onekernel.splice.signature import Array
 
@@ -36,6 +36,7 @@ class CudaEngine:
 
     device: Any  # GpuDevice
     stream: int
+    make: Callable[[Chain], ChainKernel]
     name: str = "onnxruntime cuda"
     resident: bool = True
 
@@ -61,7 +62,7 @@ class CudaEngine:
 
     def kernel(self, chain: Chain) -> Call:
         """Launch the chain's kernel on the shared stream, into values that ONNX Runtime allocates."""
-        kernel = ChainKernel(launchable(chain), self.device)
+        kernel = self.make(chain)
         first = next(i for i, operand in enumerate(chain.operands) if operand.kind == "full")
 
         def run(values: Sequence[Any]) -> Sequence[Any]:
@@ -102,4 +103,4 @@ def cuda_engine(device: Any) -> CudaEngine:
     """Make an engine with a stream of its own on a GPU."""
     device.activate()
     nonblocking = driver().CUstream_flags.CU_STREAM_NON_BLOCKING.value
-    return CudaEngine(device, int(call(driver().cuStreamCreate, nonblocking)))
+    return CudaEngine(device, int(call(driver().cuStreamCreate, nonblocking)), kernels_on(device))

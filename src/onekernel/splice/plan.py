@@ -169,14 +169,9 @@ class _Cutter:
     @cached_property
     def crossing(self) -> set[str]:
         """What leaves the segment that computes it."""
-        homes = {
-            name: self.stages[item.index] for item in self.items for name in item.writes if item.index >= 0
-        }
+        homes = {name: self.stages[item.index] for item in self.items for name in item.writes if item.index >= 0}
         moved = {
-            name
-            for item in self.items
-            for name in item.reads
-            if homes.get(name) not in (None, self.stages[item.index])
+            name for item in self.items for name in item.reads if homes.get(name) not in (None, self.stages[item.index])
         }
         return moved | set(self.wanted)
 

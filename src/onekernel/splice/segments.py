@@ -12,20 +12,8 @@ from typing import Any
 from onekernel.errors import InvalidInput
 from onekernel.splice.plan import RANDOM, Segment, reads
 
-_LIMIT = 2**31 - 2**20  # bytes that protobuf can hold in one message, less room for the nodes
 _TYPE = re.compile(r"^(?P<sequence>seq\()?tensor\((?P<element>\w+)\)\)?$")
 _ELEMENTS = {"float": "FLOAT", "double": "DOUBLE"}  # the others have one name in both libraries
-
-
-def check_size(model: Any) -> None:
-    """Refuse a model that does not fit in one protobuf message (2 GiB)."""
-    size = sum(len(item.raw_data) for item in model.graph.initializer)
-    if size > _LIMIT:
-        raise InvalidInput(
-            expected="a model below 2 GiB",
-            got=f"{size / 2**30:.1f} GiB of weights",
-            todo="split the model, or store it in float16",
-        )
 
 
 def reseeded(model: Any, seed: float) -> Any:

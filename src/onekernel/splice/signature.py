@@ -88,9 +88,7 @@ def _check(spec: Spec, array: Array) -> None:
     )
     if array.dtype.name != spec.dtype.replace("string", "object") or not fits:
         got = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
-        raise InvalidInput(
-            expected=f"input {spec}", got=got, todo="convert the array to the declared dtype and shape"
-        )
+        raise InvalidInput(expected=f"input {spec}", got=got, todo="convert the array to the declared dtype and shape")
 
 
 def _refuse(specs: Sequence[Spec], got: str) -> None:
