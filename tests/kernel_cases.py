@@ -1,7 +1,7 @@
-"""Chains and shapes that kernel tests and benchmarks share, and the two machines that run them.
+"""Chains and shapes that kernel tests and benchmarks share, and the machines that run them.
 
-A machine puts float arrays on its device (optionally shifted by one element, so that wide accesses are illegal), makes
-results that are poisoned with NaN and fenced by margins, and reads them back.
+A machine puts numbers on its device, optionally shifted by one element so that wide accesses are illegal, and makes
+results that are poisoned with NaN and fenced by margins.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from onekernel import device
+from onekernel.device import Buffer, Device, get
+from onekernel.device.buffer import numpy_dtype
 from onekernel.device.emulated import EmulatedDevice, Order
 from onekernel.fusion.chain import Chain, Kind, Operand, Result, Step
 from onekernel.fusion.kernel import ChainKernel
@@ -89,76 +89,55 @@ class Case:
 
 
 ROWS = [
-    (0, 64), (1, 1), (3, 1), (2, 2), (5, 3), (4, 7), (33, 8), (7, 31), (9, 32), (3, 33), (17, 64), (2, 100), (5, 127),
-    (6, 128), (3, 192), (130, 192), (2, 255), (4, 256), (1, 257), (5, 384), (3, 512), (2, 513), (3, 768), (1, 1000), (2, 1024),
-    (2113, 1024), (1, 1536), (2, 2048), (1, 3000), (2, 4096), (1, 4098), (1, 4099), (1, 8192), (1, 16384), (40, 16384), (1, 16385),
-    (1, 20000), (1, 32768), (34, 20480), (1, 65535), (1, 65536),
+    (0, 64), (1, 1), (3, 1), (2, 2), (5, 3), (4, 7), (33, 8), (7, 31), (9, 32), (3, 33), (17, 64), (2, 100),
+    (5, 127), (6, 128), (3, 192), (130, 192), (2, 255), (4, 256), (1, 257), (5, 384), (3, 512), (2, 513), (3, 768),
+    (1, 1000), (2, 1024), (2113, 1024), (1, 1536), (2, 2048), (1, 3000), (2, 4096), (1, 4098), (1, 4099),
+    (1, 8192), (1, 16384), (40, 16384), (1, 16385), (1, 20000), (1, 32768), (34, 20480), (1, 65535), (1, 65536),
 ]  # fmt: skip
 COLUMNS = [
-    (0, 16, 5), (2, 16, 0), (1, 1, 1), (2, 3, 5), (1, 192, 1), (2, 192, 37), (1, 192, 96), (1, 80, 2050), (1, 256, 17000),
-    (1, 512, 9), (2, 513, 6), (1, 768, 3), (1, 3000, 8), (1, 5000, 5),
+    (0, 16, 5), (2, 16, 0), (1, 1, 1), (2, 3, 5), (1, 192, 1), (2, 192, 37), (1, 192, 96), (1, 80, 2050),
+    (1, 256, 17000), (1, 512, 9), (2, 513, 6), (1, 768, 3), (1, 3000, 8), (1, 5000, 5),
 ]  # fmt: skip
 SHIFTED = [(3, 64), (5, 256), (1, 4096), (1, 16384), (2, 64, 8)]
 CASES = [Case(shape) for shape in (*ROWS, *COLUMNS)] + [Case(shape, shifted=True) for shape in SHIFTED]
 
 
-class Emulated:
-    """numpy arrays on the emulated device."""
+class Machine:
+    """Places tensors on a device. Results lie between margins; what nobody wrote reads as NaN."""
 
-    def __init__(self, arch: str = "sm_90", order: Order = Order.ASCENDING, seed: int = 1) -> None:
-        self.device: Any = EmulatedDevice(arch, order=order, seed=seed)
+    def __init__(self, device: Device) -> None:
+        self.device = device
 
-    def put(self, array: Any, dtype: str, shift: int) -> Any:
-        base = np.empty(array.size + shift + MARGIN, _numpy(dtype))
-        base = base[_aligned_start(base) :]
-        view = base[shift : shift + array.size].reshape(array.shape)
-        view[...] = array.astype(_numpy(dtype))
-        return view
+    def put(self, array: Any, dtype: str, shift: int) -> Buffer:
+        """Copy float64 numbers to the device, `shift` elements after an aligned address."""
+        base = np.zeros(array.size + shift + MARGIN, numpy_dtype(dtype))
+        base[shift : shift + array.size] = array.reshape(-1).astype(base.dtype)
+        return self.device.upload(_aligned(base)).slice(shift, array.shape)
 
-    def blank(self, shape: tuple[int, ...], dtype: str, shift: int) -> Any:
+    def blank(self, shape: tuple[int, ...], dtype: str, shift: int) -> tuple[Buffer, Buffer]:
+        """Return a poisoned tensor and the larger one that it lies in."""
         size = int(np.prod(shape))
-        base = np.full(size + shift + 3 * MARGIN, np.nan, _numpy(dtype))
-        first = _aligned_start(base[MARGIN:]) + MARGIN + shift
-        return base, base[first : first + size].reshape(shape)
+        base = self.device.upload(_aligned(np.full(size + shift + 2 * MARGIN, np.nan, numpy_dtype(dtype))))
+        return base.slice(MARGIN + shift, shape), base
 
-    def read(self, tensor: Any) -> Any:
-        return np.asarray(tensor)
-
-    def untouched(self, base: Any, view: Any) -> bool:
-        nans = [int(np.isnan(array.astype(np.float32)).sum()) for array in (base, view)]
-        return nans[0] - nans[1] == base.size - view.size
+    @staticmethod
+    def untouched(view: Buffer, base: Buffer) -> bool:
+        """Say whether everything around a result is still NaN."""
+        nans = [int(np.isnan(item.numpy().astype(np.float32)).sum()) for item in (base, view)]
+        return nans[0] - nans[1] == base.view.elements - view.view.elements
 
 
-class Cuda:
-    """torch tensors on the first GPU."""
-
-    def __init__(self) -> None:
-        self.device: Any = device.get("cuda")
-
-    def put(self, array: Any, dtype: str, shift: int) -> Any:
-        import torch
-
-        base = torch.empty(array.size + shift, dtype=getattr(torch, dtype), device="cuda")
-        view = base[shift:].reshape(array.shape)
-        view.copy_(torch.from_numpy(np.ascontiguousarray(array)))
-        return view
-
-    def blank(self, shape: tuple[int, ...], dtype: str, shift: int) -> Any:
-        import torch
-
-        size = int(np.prod(shape))
-        base = torch.full((size + shift + 2 * MARGIN,), float("nan"), dtype=getattr(torch, dtype), device="cuda")
-        return base, base[MARGIN + shift : MARGIN + shift + size].reshape(shape)
-
-    def read(self, tensor: Any) -> Any:
-        name = str(tensor.dtype).removeprefix("torch.")
-        return tensor.float().cpu().numpy().astype(_numpy(name))
-
-    def untouched(self, base: Any, view: Any) -> bool:
-        return int(base.isnan().sum() - view.isnan().sum()) == base.numel() - view.numel()
+def emulated(arch: str = "sm_90", order: Order = Order.ASCENDING, seed: int = 1) -> Machine:
+    """The emulated device."""
+    return Machine(EmulatedDevice(arch, order=order, seed=seed))
 
 
-def check(chain: Chain, case: Case, machine: Any, seed: int = 0) -> tuple[ChainKernel, list[Comparison]]:
+def cuda() -> Machine:
+    """The first GPU."""
+    return Machine(get("cuda"))
+
+
+def check(chain: Chain, case: Case, machine: Machine, seed: int = 0) -> tuple[ChainKernel, list[Comparison]]:
     """Run a chain on fresh random operands; compare every result with the float64 oracle and check its margins."""
     random = np.random.default_rng(seed)
     shift = int(case.shifted)
@@ -166,13 +145,13 @@ def check(chain: Chain, case: Case, machine: Any, seed: int = 0) -> tuple[ChainK
     placed = [machine.put(array, item.dtype, shift) for item, array in zip(chain.operands, arrays, strict=True)]
     blanks = [machine.blank(case.shape, item.dtype, shift) for item in chain.results]
     kernel = ChainKernel(chain, machine.device)
-    kernel(placed, outputs=[view for _, view in blanks])
-    expected = run_chain(chain, [machine.read(tensor).astype(np.float64) for tensor in placed])
+    kernel(placed, outputs=[view for view, _ in blanks])
+    expected = run_chain(chain, [tensor.numpy().astype(np.float64) for tensor in placed])
     comparisons = []
-    for item, (base, view), reference in zip(chain.results, blanks, expected, strict=True):
-        assert machine.untouched(base, view), f"{item.name}: wrote outside its result"
+    for item, (view, base), reference in zip(chain.results, blanks, expected, strict=True):
+        assert machine.untouched(view, base), f"{item.name}: wrote outside its result"
         limit = find(LIMITS, "kernel", item.dtype)
-        comparisons.append(compare(f"{item.name} {case}", machine.read(view), reference, limit))
+        comparisons.append(compare(f"{item.name} {case}", view.numpy(), reference, limit))
     return kernel, comparisons
 
 
@@ -182,9 +161,10 @@ def _random(chain: Chain, kind: Kind, shape: tuple[int, ...], random: np.random.
     return random.standard_normal(sizes[kind]) + (0.5 if kind != "row" else 0.0)
 
 
-def _numpy(dtype: str) -> Any:
-    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-
-
-def _aligned_start(array: Any) -> int:
-    return (-array.ctypes.data % 64) // int(array.itemsize)
+def _aligned(array: Any) -> Any:
+    """Copy to an address that is a multiple of 64, which a device may share."""
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + array.nbytes].view(array.dtype)
+    copy[...] = array
+    return copy

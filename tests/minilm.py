@@ -27,9 +27,9 @@ def read_safetensors(path: Path) -> Arrays:
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
     return {
-        name: np.frombuffer(
-            content[start + row["data_offsets"][0] : start + row["data_offsets"][1]], "<f4"
-        ).reshape(row["shape"])
+        name: np.frombuffer(content[start + row["data_offsets"][0] : start + row["data_offsets"][1]], "<f4").reshape(
+            row["shape"]
+        )
         for name, row in header.items()
         if row.get("dtype") == "F32"
     }
@@ -73,9 +73,7 @@ class Encoder:
 
     def gelu(self, x: str) -> str:
         erf = self.node("Erf", self.node("Div", x, self.constant(math.sqrt(2.0))))
-        return self.node(
-            "Mul", self.node("Mul", x, self.node("Add", erf, self.constant(1.0))), self.constant(0.5)
-        )
+        return self.node("Mul", self.node("Mul", x, self.node("Add", erf, self.constant(1.0))), self.constant(0.5))
 
     def heads(self, x: str, name: str, *, key: bool = False) -> str:
         count = self.config["num_attention_heads"]

@@ -94,11 +94,7 @@ class Builder:
         """Append an If whose bodies read `yes` and `no` from outside."""
         bodies = {
             key: helper.make_graph(
-                [
-                    helper.make_node(
-                        "Neg", [value], [f"{key}_{len(self.nodes)}"], name=f"{key}_{len(self.nodes)}"
-                    )
-                ],
+                [helper.make_node("Neg", [value], [f"{key}_{len(self.nodes)}"], name=f"{key}_{len(self.nodes)}")],
                 key,
                 [],
                 [helper.make_tensor_value_info(f"{key}_{len(self.nodes)}", TensorProto.FLOAT, None)],
@@ -107,11 +103,14 @@ class Builder:
         }
         return self.node("If", flag, **bodies)
 
-    def model(self, inputs: Sequence[str], outputs: Sequence[str], *, flag: bool = False) -> onnx.ModelProto:
-        """Finish: float32 ["rows", 6] inputs, and a boolean input named `flag` if asked for."""
+    def model(
+        self, inputs: Sequence[str], outputs: Sequence[str], *, flag: bool = False, more: Sequence[Any] = ()
+    ) -> onnx.ModelProto:
+        """Finish: float32 ["rows", 6] inputs, a boolean input named `flag` if asked for, and declared ones."""
         shape = ["rows", HIDDEN]
         values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in inputs]
         values += [helper.make_tensor_value_info("flag", TensorProto.BOOL, [])] if flag else []
+        values += more
         results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in outputs]
         graph = helper.make_graph(self.nodes, "small", values, results, self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -124,8 +123,7 @@ def meaning(chain: Chain) -> Any:
 
     def run(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         values: dict[Any, Any] = {
-            operand.name: np.asarray(array, np.float64)
-            for operand, array in zip(chain.operands, operands, strict=True)
+            operand.name: np.asarray(array, np.float64) for operand, array in zip(chain.operands, operands, strict=True)
         }
         for step in chain.prologue:
             _apply(step, values)

@@ -1,7 +1,7 @@
 """Every way to write a normalisation that the rules know, as a function that appends ONNX nodes.
 
-A spelling writes `y`, the standardized `x`, over one axis. Its parts are chosen independently: how the mean is
-taken, how the square is, how the root divides, which opset.
+A spelling writes `y`, the standardized `x`, over one axis. Its parts are chosen independently: how the mean
+is taken, how the square is, how the root divides, which opset.
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ DIVIDES: dict[str, Divide] = {
 }
 
 
-def written(
-    s: Spelling, mean: Part, square: Part, divide: Divide, *, x: str = "x", epsilon_first: bool = False
-) -> str:
+def written(s: Spelling, mean: Part, square: Part, divide: Divide, *, x: str = "x", epsilon_first: bool = False) -> str:
     """A normalisation of `x` from its parts."""
     centred = s.op("Sub", x, mean(s, x))
     terms = [mean(s, square(s, centred)), s.number(EPSILON)]

@@ -239,9 +239,7 @@ def test_deferred_import_makes_no_cycle(plant: Plant) -> None:
         (lambda package: over_budget(sizes(package)), "from fake.low import " + ", ".join("abcdefghijk")),
     ],
 )
-def test_planted_fault_is_caught(
-    plant: Plant, check: Callable[[house.Package], list[str]], text: str
-) -> None:
+def test_planted_fault_is_caught(plant: Plant, check: Callable[[house.Package], list[str]], text: str) -> None:
     assert check(plant({**ROOM, "good.py": "import sys"})) == []
     assert len(check(plant({**ROOM, "bad.py": text}))) == 1
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from kernel_cases import layer_norm, residual_gelu
 
+from kernel_cases import layer_norm, residual_gelu
 from onekernel.device.parts import arch_number, find
 from onekernel.errors import InvalidInput
 from onekernel.fusion.kernel import Build, compile_for
@@ -54,7 +54,9 @@ def test_nothing_spills(arch: str, make: object, dtype: str) -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(4096, 256), (32768, 4096)], ids=str)
-def test_full_tensors_move_in_the_widest_accesses(arch: str, dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_full_tensors_move_in_the_widest_accesses(
+    arch: str, dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
     built = build(arch, shape, dtype, layer_norm)
     text = disassembly(built.binary.data, tmp_path)
     loads, stores = (re.findall(rf"{name}\.E[.\w]*?\.(128|256)", text) for name in ("LDG", "STG"))

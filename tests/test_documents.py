@@ -15,9 +15,7 @@ import pytest
 from onekernel._version import __version__
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
-)
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.S | re.M)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPEED = re.compile(r"\d\s*(µs|us|ms|GB/s|TB/s|x faster)\b|\d\s*[x×]\s*\|")  # noqa: RUF001

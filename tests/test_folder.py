@@ -104,9 +104,7 @@ def test_a_damaged_cubin_is_not_used(
     assert kernels.adopt(tmp_path / "out" / "kernels") == len(saved.builds) - 1
 
 
-def test_a_saved_model_is_replaced_and_other_files_are_not(
-    saved: onekernel.Optimization, tmp_path: Path
-) -> None:
+def test_a_saved_model_is_replaced_and_other_files_are_not(saved: onekernel.Optimization, tmp_path: Path) -> None:
     (tmp_path / "out" / "stale").touch()
     saved.model.save(tmp_path / "out")
     assert not (tmp_path / "out" / "stale").exists()

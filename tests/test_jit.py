@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import layer_norm
 
 import onekernel
+from kernel_cases import layer_norm
 from onekernel.device import buffer
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.device.launch import LaunchShape
@@ -97,7 +97,10 @@ def test_the_key_depends_on_everything_the_binary_depends_on(monkeypatch: pytest
         replace(base, body=(*base.body[:-1], Line("    }); // changed"))),
     ]
     keys = {request_key(item, "compiler 1") for item in variants} | {request_key(base, "compiler 2")}
-    changed = {**headers.all_headers(), "elementwise.cuh": "// edited\n" + headers.all_headers()["elementwise.cuh"]}
+    changed = {
+        **headers.all_headers(),
+        "elementwise.cuh": "// edited\n" + headers.all_headers()["elementwise.cuh"],
+    }
     monkeypatch.setattr(headers, "all_headers", lambda: changed)
     keys.add(request_key(base, "compiler 1"))
     assert len(keys) == len(variants) + 2
@@ -178,7 +181,12 @@ def test_a_compile_error_names_the_chain_node_and_the_line(emulate: bool) -> Non
 
 def test_a_compile_error_in_hand_written_text_names_its_line() -> None:
     with pytest.raises(CompileError, match="source:5"):
-        kernel(SCALE.replace("factor *", "factr *"), entry="scale", parameters=PARAMETERS, device=EmulatedDevice())
+        kernel(
+            SCALE.replace("factor *", "factr *"),
+            entry="scale",
+            parameters=PARAMETERS,
+            device=EmulatedDevice(),
+        )
 
 
 def test_the_assembler_report_is_read() -> None:
@@ -252,7 +260,12 @@ class _DlpackOnly:
 def test_dlpack_operands_are_read_in_place() -> None:
     array = np.arange(24, dtype=np.float32).reshape(4, 6)
     seen = buffer.view(_DlpackOnly(array))
-    assert (seen.address, seen.dtype, seen.shape, seen.contiguous) == (array.ctypes.data, "float32", (4, 6), True)
+    assert (seen.address, seen.dtype, seen.shape, seen.contiguous) == (
+        array.ctypes.data,
+        "float32",
+        (4, 6),
+        True,
+    )
     assert not buffer.view(_DlpackOnly(array[:, ::2])).contiguous
 
 

@@ -92,13 +92,9 @@ def test_a_kernel_that_does_not_compile_is_undone(monkeypatch: pytest.MonkeyPatc
     assert all("no such thing" in item.undone for item in result.candidates)
 
 
-def test_the_whole_is_rejected_when_every_part_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_whole_is_rejected_when_every_part_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = three_norms()
-    loose = tuple(
-        Limit(row.scope, row.dtype, 1.0 if row.scope == "kernel" else row.limit, "") for row in LIMITS
-    )
+    loose = tuple(Limit(row.scope, row.dtype, 1.0 if row.scope == "kernel" else row.limit, "") for row in LIMITS)
     monkeypatch.setattr(story, "engine_for", wrong_in(2, 0.5))
     result = onekernel.optimize(model, INPUTS, out=tmp_path / "out", limits=loose)
     assert result.verdict.decision == "reject"

@@ -98,9 +98,7 @@ def _known_spellings() -> tuple[Graph, ...]:
 
 
 def _missed() -> int:
-    return sum(
-        all(node.op != "standardize" for node in normal_form(graph).nodes) for graph in _known_spellings()
-    )
+    return sum(all(node.op != "standardize" for node in normal_form(graph).nodes) for graph in _known_spellings())
 
 
 FOR_NORMS = sorted({rule for rules in RULES.values() for rule in rules}, key=lambda rule: rule.__name__)

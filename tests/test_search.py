@@ -289,6 +289,26 @@ def test_only_one_end_of_a_detour_joins() -> None:
     assert len(outside) == 2
 
 
+def test_two_chains_never_wait_for_each_other() -> None:
+    """Each sum could join its own chain, but not both: the launches would need each other's results."""
+    s = Spelling((2, 5, 8))
+    one, other = norm(s, "x"), norm(s, s.given(2, 5, 8))
+    sums = [s.op("Add", one, s.op("Softmax", other)), s.op("Add", other, s.op("Softmax", one))]
+    proto, inputs = s.build(*sums)
+    chains = search_model(proto, inputs).chains
+    assert len(chains) == 2
+    joined = {name for chain in chains for name in chain.source}
+    assert len(joined & {f"n_{name}" for name in sums}) == 1
+
+
+def test_a_row_operand_in_another_order_is_refused() -> None:
+    s = Spelling((2, 3, 5, 8))
+    turned = s.op("Transpose", norm(s, "x"), perm=[0, 2, 1, 3])
+    masked = s.op("Mul", turned, s.given(2, 5, 3, 1))
+    _, outside = only_chain(s, s.op("Transpose", masked, perm=[0, 2, 1, 3]))
+    assert len(outside) == 3
+
+
 def test_an_epilogue_may_read_the_prologue() -> None:
     s = Spelling((2, 5, 8))
     total = s.op("Add", "x", s.given(2, 5, 8))
@@ -377,9 +397,7 @@ def test_layer_normalization_over_two_axes_is_left() -> None:
 
 def test_layer_normalization_with_statistics_is_left() -> None:
     s = Spelling((2, 5, 8))
-    s.nodes.append(
-        helper.make_node("LayerNormalization", ["x", s.array(s.random(8))], ["out", "mean"], name="ln")
-    )
+    s.nodes.append(helper.make_node("LayerNormalization", ["x", s.array(s.random(8))], ["out", "mean"], name="ln"))
     search = search_model(*s.build("out", "mean"))
     assert [left.reason for left in search.left] == ["its statistics 'mean' are used elsewhere"]
 
@@ -422,9 +440,7 @@ def test_ambiguous_sizes_are_taken_at_their_word() -> None:
 def test_equal_kernels_have_one_key() -> None:
     def chain_of(shape: tuple[int, ...], slope: float) -> Chain:
         s = Spelling(shape)
-        return only_chain(
-            s, s.op("LeakyRelu", layer_norm(s, s.op("Add", "x", s.given(*shape))), alpha=slope)
-        )[0]
+        return only_chain(s, s.op("LeakyRelu", layer_norm(s, s.op("Add", "x", s.given(*shape))), alpha=slope))[0]
 
     one = canonical(chain_of((2, 5, 8), 0.1))
     assert one == canonical(chain_of((7, 8), 0.1))

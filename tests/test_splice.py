@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onekernel.errors import InvalidInput
 from onekernel.fusion.chain import Operand
 from onekernel.splice.engine import HostEngine, cpu_session
+from onekernel.splice.loop import Step, make_loop
 from onekernel.splice.model import FusedModel
 from onekernel.splice.onnxruntime import splice
 from onekernel.splice.plan import Launch, Segment, cut
+from onekernel.splice.segments import reseeded
 from onekernel.verify import relative_error
 from small_models import HIDDEN, ROWS, Builder, meaning
 
@@ -157,16 +160,63 @@ def test_a_random_draw_happens_once() -> None:
     noise = b.node("RandomNormal", shape=[ROWS, HIDDEN])
     normed, _ = b.norm(b.node("Mul", noise, b.weight(1, value=0.0)), residual="x")
     model = b.model(["x"], [b.node("Sub", b.node("Add", normed, noise), noise)])
-    assert (
-        sum(
-            model.graph.node[i].op_type == "RandomNormal"
-            for s in cut(model, b.chains)
-            if isinstance(s, Segment)
-            for i in s.nodes
-        )
-        == 1
-    )
+    assert runs_of(model, b, "RandomNormal") == 1
     check(b, model, sample("x"))
+
+
+def test_a_branch_over_constants_is_not_copied() -> None:
+    b = Builder()
+    weight = b.weight(ROWS, HIDDEN)
+    flag = b.node("Constant", value=numpy_helper.from_array(np.array(True)))
+    chosen = b.branch(flag, weight, weight)
+    normed, _ = b.norm(b.node("Add", "x", chosen))
+    model = b.model(["x"], [b.node("Add", normed, chosen)])
+    assert runs_of(model, b, "If") == 1
+    check(b, model, sample("x"))
+
+
+def test_nodes_that_no_output_needs_are_dropped() -> None:
+    b = Builder()
+    normed, _ = b.norm("x")
+    b.node("Exp", normed)
+    model = b.model(["x"], [b.node("Relu", normed)])
+    assert (runs_of(model, b, "Exp"), runs_of(model, b, "Relu")) == (0, 1)
+
+
+def test_constants_that_depend_on_constants_are_copied_together() -> None:
+    b = Builder()
+    normed, _ = b.norm("x")
+    folded = b.node("Relu", b.node("Transpose", b.weight(HIDDEN, HIDDEN)))
+    model = b.model(["x"], [b.node("MatMul", normed, folded)])
+    assert runs_of(model, b, "Transpose") == 1
+    check(b, model, sample("x"))
+
+
+def runs_of(model: ModelProto, b: Builder, op: str) -> int:
+    """Count how often an operator runs over all segments."""
+    segments = [step for step in cut(model, b.chains) if isinstance(step, Segment)]
+    return sum(model.graph.node[index].op_type == op for segment in segments for index in segment.nodes)
+
+
+def test_a_value_of_unknown_rank_crosses_a_cut() -> None:
+    b = Builder()
+    loose = b.node("Reshape", b.node("Relu", "x"), "shape")
+    normed, _ = b.norm(loose)
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, ["rank"])
+    product = b.node("MatMul", normed, b.weight(HIDDEN, HIDDEN))
+    model = b.model(["x"], [b.node("Add", product, loose)], more=[shape])
+    check(b, model, {**sample("x"), "shape": np.array([ROWS, HIDDEN])})
+
+
+def test_only_draws_without_a_seed_are_seeded() -> None:
+    b = Builder()
+    b.node("RandomNormal", shape=[1], seed=5.0)
+    b.node("RandomNormal", shape=[1])
+    model = b.model(["x"], [b.node("Add", *(node.output[0] for node in b.nodes))])
+    copy = reseeded(model, 9.0)
+    seeds = [item.f for node in copy.graph.node for item in node.attribute if item.name == "seed"]
+    assert seeds == [5.0, 9.0]
+    assert reseeded(copy, 1.0) is copy
 
 
 def test_values_die_after_their_last_use() -> None:
@@ -177,6 +227,24 @@ def test_values_die_after_their_last_use() -> None:
     names = {name for part in fused.parts for name in (*part.inputs, *part.outputs)}
     dead = [name for names_ in fused.loop.dead for name in names_]
     assert sorted(dead) == sorted(names - set(fused.loop.outputs))
+
+
+def test_the_loop_holds_no_dead_value() -> None:
+    held: list[weakref.ref[Any]] = []
+
+    def make(_: Any) -> list[Any]:
+        array = np.zeros(3)
+        held.append(weakref.ref(array))
+        return [array]
+
+    def alive(_: Any) -> list[Any]:
+        return [[ref() is not None for ref in held]]
+
+    steps = [Step(make, (), ("a",)), Step(make, ("a",), ("b",)), Step(alive, ("b",), ("c",))]
+    assert make_loop([*steps, Step(alive, (), ("d",))], ["c", "d"]).run({}) == {
+        "c": [False, True],
+        "d": [False, False],
+    }
 
 
 def test_a_chain_that_a_path_leaves_and_enters_again_is_refused() -> None:

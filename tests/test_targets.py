@@ -60,9 +60,7 @@ def test_made_up_indices_stay_within_their_table(as_node: bool) -> None:
     gather = helper.make_node("Gather", ["table", "x"], ["y"])
     nodes = [helper.make_node("Constant", [], ["table"], value=table), gather] if as_node else [gather]
     weights = [] if as_node else [table]
-    ids = open_target(model({"x": (TensorProto.INT64, ["n", "t"])}, *nodes, weights=weights), "auto").inputs[
-        "x"
-    ]
+    ids = open_target(model({"x": (TensorProto.INT64, ["n", "t"])}, *nodes, weights=weights), "auto").inputs["x"]
     assert ids.shape == (1, 64)
     assert 0 <= ids.min() < ids.max() < 9
     assert len(np.unique(ids)) > 5

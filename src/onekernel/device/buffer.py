@@ -6,7 +6,7 @@ It knows numpy, torch, DLPack and `__cuda_array_interface__` by their protocols 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -65,6 +65,17 @@ class Buffer:
         """Return the content as a numpy array; bfloat16 needs the ml_dtypes package."""
         return self._read(self.view)
 
+    def slice(self, first: int, shape: tuple[int, ...]) -> Buffer:
+        """Return the part that starts at element `first`; it shares the memory and keeps it alive."""
+        if first < 0 or first + prod(shape) > self.view.elements:
+            raise InvalidInput(
+                expected=f"a part of {self.view.elements} elements",
+                got=f"{prod(shape)} elements from {first}",
+                todo="take a smaller part",
+            )
+        address = self.view.address + first * ITEM_BYTES[self.dtype]
+        return Buffer(replace(self.view, address=address, shape=shape, owner=self), read=self._read)
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.view.device == "host" or self.dtype == "bfloat16":
@@ -84,7 +95,8 @@ def numpy_dtype(name: str) -> npt.DTypeLike:
         return np.dtype(name)
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: npt.DTypeLike = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def view(operand: Any) -> View:

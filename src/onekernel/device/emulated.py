@@ -115,5 +115,8 @@ class EmulatedDevice:
 
 
 def _share(where: View) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = where.owner
-    return array
+    """See the memory as a numpy array, which keeps its owner alive."""
+    dtype = np.dtype(numpy_dtype(where.dtype))
+    memory: Any = (ctypes.c_char * (where.elements * dtype.itemsize)).from_address(where.address)
+    memory.owner = where.owner
+    return np.frombuffer(memory, dtype).reshape(where.shape)

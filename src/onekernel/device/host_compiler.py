@@ -12,7 +12,16 @@ from pathlib import Path
 
 from onekernel.errors import InvalidInput
 
-FLAGS = ("-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-Wl,-Bsymbolic", "-ffp-contract=off", "-fno-strict-aliasing")
+FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-shared",
+    "-Wl,-Bsymbolic",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+)
 
 
 class HostCompileError(Exception):
@@ -51,7 +60,15 @@ def build(text: str, *, include: Sequence[Path], name: str) -> bytes:
         source.write_text(text, encoding="utf-8")
         paths = [f"-I{path}" for path in include]
         # A fixed folder name in debug information keeps the bytes equal from build to build.
-        command = [compiler(), *FLAGS, f"-ffile-prefix-map={folder}{os.sep}=", *paths, str(source), "-o", str(library)]
+        command = [
+            compiler(),
+            *FLAGS,
+            f"-ffile-prefix-map={folder}{os.sep}=",
+            *paths,
+            str(source),
+            "-o",
+            str(library),
+        ]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise HostCompileError(result.stderr)

@@ -28,7 +28,9 @@ class LaunchShape:
             )
         if min(self.block) < 1 or prod(self.block) > _MAX_THREADS:
             raise InvalidInput(
-                expected=f"1 to {_MAX_THREADS} threads a block", got=str(self.block), todo="use a smaller block"
+                expected=f"1 to {_MAX_THREADS} threads a block",
+                got=str(self.block),
+                todo="use a smaller block",
             )
         if self.grid[0] % self.cluster != 0:
             raise InvalidInput(

@@ -50,8 +50,7 @@ def bytes_after(chain: Chain) -> int:
     first = _read_for(chain, {chain.normal_input})
     second = _read_for(chain, {name for step in chain.epilogue for name in step.inputs})
     read = sum(
-        _size(chain, item.kind, item.dtype) * ((item.name in first) + (item.name in second))
-        for item in chain.operands
+        _size(chain, item.kind, item.dtype) * ((item.name in first) + (item.name in second)) for item in chain.operands
     )
     return read + sum(_size(chain, "full", item.dtype) for item in chain.results)
 

@@ -53,7 +53,9 @@ class ChainKernel:
     def builds(self) -> list[Build]:
         return [Build(kernel.request, schedule, kernel.binary) for schedule, kernel in self._variants.items()]
 
-    def __call__(self, operands: Sequence[Any], outputs: Sequence[Any] | None = None, stream: Any = None) -> tuple[Any, ...]:
+    def __call__(
+        self, operands: Sequence[Any], outputs: Sequence[Any] | None = None, stream: Any = None
+    ) -> tuple[Any, ...]:
         """Run on operands in the order of `chain.operands`; return the results, on the device.
 
         `outputs`: tensors to write to, in the order of `chain.results`; allocated when absent. Raises InvalidOperand.
@@ -95,13 +97,21 @@ class ChainKernel:
             )
         shape = views[self._first_full].shape
         if len(shape) != self.chain.rank or shape[self.chain.axis] != self.chain.hidden:
-            raise _misfit(self.chain.operands[self._first_full], f"axis {self.chain.axis} of length {self.chain.hidden}", shape)
+            raise _misfit(
+                self.chain.operands[self._first_full],
+                f"axis {self.chain.axis} of length {self.chain.hidden}",
+                shape,
+            )
         rows = prod(shape) // self.chain.hidden
         sizes = {"full": prod(shape), "channel": self.chain.hidden, "row": rows, "scalar": 1}
         for operand, where in zip(self.chain.operands, views, strict=True):
             wrong = where.shape != shape if operand.kind == "full" else where.elements != sizes[operand.kind]
             if wrong:
-                raise _misfit(operand, str(shape) if operand.kind == "full" else f"{sizes[operand.kind]} elements", where.shape)
+                raise _misfit(
+                    operand,
+                    str(shape) if operand.kind == "full" else f"{sizes[operand.kind]} elements",
+                    where.shape,
+                )
         return shape
 
 
@@ -123,6 +133,7 @@ def _widest_pack(chain: Chain, arch: str, alignment: int) -> int:
 
     A larger type takes several accesses for a pack.
     """
-    sizes = [ITEM_BYTES[item.dtype] for item in (*chain.operands, *chain.results)]
+    dtypes = {item.dtype for item in chain.operands} | {item.dtype for item in chain.results}
+    sizes = [ITEM_BYTES[dtype] for dtype in dtypes]
     widest = pack_bytes(arch)
     return widest // min(sizes) if alignment >= widest else max(alignment // max(sizes), 1)

@@ -49,9 +49,7 @@ def canonical(chain: Chain) -> Chain:
         axis=1,
         rank=3 if columns else 2,
         operands=tuple(Operand(names[item.name], item.kind, item.dtype) for item in chain.operands),
-        results=tuple(
-            Result(f"out{index}", names[item.value], item.dtype) for index, item in enumerate(chain.results)
-        ),
+        results=tuple(Result(f"out{index}", names[item.value], item.dtype) for index, item in enumerate(chain.results)),
         prologue=tuple(_renamed(step, names) for step in chain.prologue),
         normal_input=names[chain.normal_input],
         normal_output="n",

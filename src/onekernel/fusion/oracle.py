@@ -19,9 +19,7 @@ def run_chain(chain: Chain, operands: Sequence[Array]) -> tuple[Array, ...]:
 
     Operands are in the order of `chain.operands`; those that are not full may have any shape of their size.
     """
-    shape = next(
-        array.shape for item, array in zip(chain.operands, operands, strict=True) if item.kind == "full"
-    )
+    shape = next(array.shape for item, array in zip(chain.operands, operands, strict=True) if item.kind == "full")
     values = {
         item.name: np.asarray(array).astype(np.float64).reshape(_shape(chain, item.kind, shape))
         for item, array in zip(chain.operands, operands, strict=True)

@@ -65,8 +65,4 @@ def _opaque_reason(graph: Graph, node: Node) -> str:
     if value.dtype not in (*DTYPES, "float64"):
         return f"it computes in {value.dtype}"
     read = [name for name in node.outputs[1:] if name in graph.consumers or name in graph.outputs]
-    return (
-        f"its statistics {read[0]!r} are used elsewhere"
-        if read
-        else "it normalises over several axes at once"
-    )
+    return f"its statistics {read[0]!r} are used elsewhere" if read else "it normalises over several axes at once"

@@ -84,9 +84,7 @@ def _application(node: NodeProto, opset: int, values: dict[str, Value], used: fr
         for item in node.attribute
         if not item.HasField("g") and not item.graphs
     }
-    return Application(
-        node.op_type, node.name, tuple(node.input), tuple(node.output), attributes, opset, values, used
-    )
+    return Application(node.op_type, node.name, tuple(node.input), tuple(node.output), attributes, opset, values, used)
 
 
 def _used(model: ModelProto) -> frozenset[str]:

@@ -63,7 +63,10 @@ class KernelCache:
             try:
                 _publish(entry, text, binary)
             except OSError as problem:
-                warnings.warn(f"kernel cache {self.folder} is not usable ({problem}); continuing in memory", stacklevel=2)
+                warnings.warn(
+                    f"kernel cache {self.folder} is not usable ({problem}); continuing in memory",
+                    stacklevel=2,
+                )
                 self.folder = None
         return binary
 

@@ -7,7 +7,9 @@ import re
 from onekernel.errors import CompileError
 
 # NVRTC: name(12): error: words        g++: name:12:5: error: words
-_NVRTC = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<words>.*)$", re.MULTILINE)
+_NVRTC = re.compile(
+    r"^(?P<file>.+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<words>.*)$", re.MULTILINE
+)
 _GXX = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<words>.*)$", re.MULTILINE)
 _PTXAS = re.compile(r"^\s*ptxas (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)  # has no line
 _DIRECTIVE = re.compile(r'^#line (\d+) "(.*)"$')

@@ -8,12 +8,14 @@ from onekernel.device import host_compiler
 from onekernel.device.emulated import INCLUDE
 from onekernel.device.parts import arch_number
 from onekernel.jit.binary import Binary, Resources
+from onekernel.jit.cache import digest
 from onekernel.jit.compile_errors import explain
 
 
 def compiler_id() -> str:
-    """Name the compiler for cache keys."""
-    return f"{host_compiler.version()} {' '.join(host_compiler.FLAGS)}"
+    """Name the compiler, its options and the emulated machine for cache keys."""
+    twin = [path.read_text(encoding="utf-8") for path in sorted(INCLUDE[0].iterdir())]
+    return f"{host_compiler.version()} {' '.join(host_compiler.FLAGS)} {digest(*twin)}"
 
 
 def compile_emulated(name: str, text: str, arch: str) -> Binary:

@@ -21,8 +21,7 @@ from onekernel.jit.generate import kernel_text
 from onekernel.jit.headers import closure
 from onekernel.jit.request import KernelRequest, Line, Parameter
 
-_SLOTS = {"int": ctypes.c_int32, "long long": ctypes.c_int64, "float": ctypes.c_float}
-_RANGES = {"int": 31, "long long": 63}
+_SLOTS: dict[str, Any] = {"int": ctypes.c_int32, "long long": ctypes.c_int64, "float": ctypes.c_float}
 
 Grid = int | tuple[int, ...]
 
@@ -47,11 +46,10 @@ def compile_request(request: KernelRequest, *, emulate: bool = False) -> Binary:
 
 
 def request_key(request: KernelRequest, compiler: str) -> str:
-    """Hash everything that the binary depends on: texts, headers, architecture, options, compiler, our version."""
+    """Hash everything that the binary depends on: texts, headers, architecture, compiler and options, version."""
     text = kernel_text(request)
     headers = [part for name, content in closure(text).items() for part in (name, content)]
-    twin = [path.read_text(encoding="utf-8") for path in sorted(emulated.INCLUDE[0].iterdir()) if "g++" in compiler]
-    return digest(__version__, compiler, request.arch, " ".join(nvrtc.OPTIONS), text, *headers, *twin)
+    return digest(__version__, compiler, request.arch, text, *headers)
 
 
 def key_of(request: KernelRequest) -> str:
@@ -79,7 +77,9 @@ class Kernel:
         `block` defaults to the request's threads; `stream` is a handle, a torch stream or None (the default stream).
         Raises InvalidOperand naming the parameter that does not fit, DeviceError, or EmulationFault.
         """
-        shape = LaunchShape(_three(grid), _three(self.request.threads if block is None else block), self.request.cluster)
+        shape = LaunchShape(
+            _three(grid), _three(self.request.threads if block is None else block), self.request.cluster
+        )
         self._check_block(shape)
         slots = _pack(self.request.parameters, operands, self.device)
         pointers = (ctypes.c_void_p * len(slots))(*map(ctypes.addressof, slots))
@@ -119,7 +119,9 @@ def _pack(parameters: tuple[Parameter, ...], operands: tuple[Any, ...], device: 
     if len(operands) != len(parameters):
         names = ", ".join(parameter.name for parameter in parameters)
         raise InvalidOperand(
-            expected=f"{len(parameters)} operands ({names})", got=str(len(operands)), todo="give one for each parameter"
+            expected=f"{len(parameters)} operands ({names})",
+            got=str(len(operands)),
+            todo="give one for each parameter",
         )
     return [_slot(*pair, device) for pair in zip(parameters, operands, strict=True)]
 
@@ -130,10 +132,10 @@ def _slot(parameter: Parameter, operand: Any, device: Device) -> Any:
     kinds = (int, float) if parameter.type == "float" else (int,)
     if not isinstance(operand, kinds) or isinstance(operand, bool):
         raise _refuse(parameter, f"a number of type {parameter.type}", repr(operand))
-    bits = _RANGES.get(parameter.type)
-    if bits is not None and not -(2**bits) <= operand < 2**bits:
+    slot = _SLOTS[parameter.type](operand)
+    if parameter.type != "float" and slot.value != operand:  # ctypes wraps silently
         raise _refuse(parameter, f"a number that fits {parameter.type}", repr(operand))
-    return _SLOTS[parameter.type](operand)
+    return slot
 
 
 def _checked(parameter: Parameter, where: View, device: Device) -> View:
@@ -148,7 +150,9 @@ def _checked(parameter: Parameter, where: View, device: Device) -> View:
 
 def _refuse(parameter: Parameter, expected: str, got: str) -> InvalidOperand:
     return InvalidOperand(
-        expected=f"{expected} for parameter {parameter.name!r}", got=got, todo="convert or copy it before the launch"
+        expected=f"{expected} for parameter {parameter.name!r}",
+        got=got,
+        todo="convert or copy it before the launch",
     )
 
 

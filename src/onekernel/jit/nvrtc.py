@@ -12,7 +12,13 @@ from onekernel.jit.binary import Binary, parse_resources
 from onekernel.jit.compile_errors import explain
 from onekernel.jit.headers import closure
 
-OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v", "-lineinfo", "--no-source-include")
+OPTIONS = (
+    "--std=c++17",
+    "--device-as-default-execution-space",
+    "--ptxas-options=-v",
+    "-lineinfo",
+    "--no-source-include",
+)
 
 
 @cache
@@ -24,13 +30,13 @@ def _nvrtc() -> Any:
 
 @cache
 def compiler_id() -> str:
-    """Name the NVRTC build for cache keys: its version says only major.minor, so the file's size is added."""
+    """Name the NVRTC build and our options for cache keys; the version is only major.minor, hence the file's size."""
     _, major, minor = _nvrtc().nvrtcVersion()
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     path = load_nvidia_dynamic_lib("nvrtc").abs_path
     size = Path(path).stat().st_size if path else 0
-    return f"nvrtc {major}.{minor} ({size} bytes)"
+    return f"nvrtc {major}.{minor} ({size} bytes) {' '.join(OPTIONS)}"
 
 
 @cache
@@ -44,7 +50,7 @@ def check_arch(arch: str) -> None:
     """Raise InvalidInput when NVRTC cannot build for an architecture."""
     if arch.rstrip("af") not in supported_archs():
         raise InvalidInput(
-            expected=f"an architecture of {compiler_id()} ({', '.join(supported_archs())})",
+            expected=f"an architecture that NVRTC builds for ({', '.join(supported_archs())})",
             got=repr(arch),
             todo="name one of them, or install a matching nvidia-cuda-nvrtc",
         )

@@ -19,9 +19,7 @@ def emit(group: Group) -> Chain:
     alias = _aliases(nodes)
     first = _above(nodes, norm.inputs[0])
     before = [_step(group, node, alias) for node in nodes if node.op not in _SILENT and _key(node) in first]
-    after = [
-        _step(group, node, alias) for node in nodes if node.op not in _SILENT and _key(node) not in first
-    ]
+    after = [_step(group, node, alias) for node in nodes if node.op not in _SILENT and _key(node) not in first]
     normal_input = alias.get(norm.inputs[0], norm.inputs[0])
     values = graph.values
     chain = Chain(
@@ -75,15 +73,11 @@ def _step(group: Group, node: Node, alias: dict[str, str]) -> Step:
     for name in node.inputs:
         constant = values[name].constant
         literal = constant is not None and group.kinds.get(name) == "scalar"
-        inputs.append(
-            float(constant.reshape(())) if literal and constant is not None else alias.get(name, name)
-        )
+        inputs.append(float(constant.reshape(())) if literal and constant is not None else alias.get(name, name))
     return Step(node.op, tuple(inputs), node.outputs[0], node.source)
 
 
-def _operands(
-    group: Group, before: Sequence[Step], normal_input: str, after: Sequence[Step]
-) -> tuple[Operand, ...]:
+def _operands(group: Group, before: Sequence[Step], normal_input: str, after: Sequence[Step]) -> tuple[Operand, ...]:
     """What the chain reads and does not write, in the order of reading."""
     values = group.around.graph.values
     made = {step.output for step in (*before, *after)} | group.written()

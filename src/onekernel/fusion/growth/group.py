@@ -56,9 +56,7 @@ class Neighbourhood:
         reached = bits
         for index in members:
             reached |= self.below[index]
-        self.below = [
-            own | reached if own & bits or bits >> index & 1 else own for index, own in enumerate(self.below)
-        ]
+        self.below = [own | reached if own & bits or bits >> index & 1 else own for index, own in enumerate(self.below)]
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,7 @@ ONEKERNEL_DEVICE float to_float(float16 value) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
   return result;
 }
-ONEKERNEL_DEVICE float to_float(bfloat16 value) {
-  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
-}
+ONEKERNEL_DEVICE float to_float(bfloat16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
 
 // Round to nearest even, as every framework does.
 ONEKERNEL_DEVICE void from_float(float value, float& result) { result = value; }

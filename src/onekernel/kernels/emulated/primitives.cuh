@@ -56,8 +56,7 @@ struct alignas(sizeof(T) * N) Vector {
 
 template <class T, int N>
 inline void check_alignment(const T* address) {
-  if (reinterpret_cast<std::uintptr_t>(address) % (sizeof(T) * N) != 0)
-    machine::fault("misaligned vector access");
+  if (reinterpret_cast<std::uintptr_t>(address) % (sizeof(T) * N) != 0) machine::fault("misaligned vector access");
 }
 
 template <int N, class T>

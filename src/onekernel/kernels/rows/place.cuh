@@ -167,8 +167,7 @@ struct ClusterRow {
 
   int hidden, rank;
 
-  ONEKERNEL_DEVICE ClusterRow(int /*outer*/, int hidden_, int /*inner*/)
-      : hidden(hidden_), rank(cluster_rank()) {}
+  ONEKERNEL_DEVICE ClusterRow(int /*outer*/, int hidden_, int /*inner*/) : hidden(hidden_), rank(cluster_rank()) {}
   ONEKERNEL_DEVICE int items() const {
     return (hidden + kBlocks * kThreads * kPack - 1) / (kBlocks * kThreads * kPack);
   }
