@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from onnx import ModelProto, TensorProto, helper
 
 import onekernel
 from onekernel.device.emulated import EmulatedDevice
+from onekernel.device.parts import find
 from onekernel.errors import CompileError
 from onekernel.fusion.chain import Chain
 from onekernel.optimize import judge, story
-from onekernel.splice.engine import HostEngine, cpu_session
+from onekernel.splice.engine import HostEngine, cpu_session, kernels_on
 from onekernel.targets import open_target
-from onekernel.verify import LIMITS, Limit, relative_error
+from onekernel.verify import LIMITS, Limit, Speed, Timing, Verdict, relative_error
 from small_models import HIDDEN, ROWS, Builder, meaning
 
 
@@ -111,6 +113,44 @@ def test_every_kernel_can_be_timed_alone_and_the_whole_against_the_original() ->
     assert len(timings) == 3
     assert all(min(timing.samples) > 0 for timing in timings)
     assert judge.time_model(opened, result.model).gain > 0
+
+
+def test_equal_chains_share_a_kernel_and_others_do_not() -> None:
+    b = Builder()
+    b.norm("x")
+    b.norm("x")
+    b.norm("x", residual="y")
+    same, again, other = (replace(chain, name="norm") for chain in b.chains)
+    make = kernels_on(EmulatedDevice("sm_90"))
+    assert make(same) is make(replace(again, sample_shape=(9, HIDDEN)))
+    assert make(same) is not make(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("A card of 2030", "h200")]
+)
+def test_a_gpu_is_priced_by_its_name_else_by_its_architecture(name: str, key: str) -> None:
+    class Card(EmulatedDevice):
+        pass
+
+    Card.name = name
+    assert story.part_of(Card("sm_90")).key == key
+
+
+@pytest.mark.parametrize(
+    ("emulated", "speed", "words"),
+    [
+        (True, None, "predicted for Tesla T4, not measured"),
+        (False, None, "has no CUDA provider"),
+        (False, Speed(Timing((2e-3,), "test"), Timing((1e-3,), "test")), "2 -> 1 ms a call (2.00x)"),
+    ],
+)
+def test_how_the_speed_is_known_is_said(emulated: bool, speed: Speed | None, words: str) -> None:
+    class Card(EmulatedDevice):
+        pass
+
+    Card.emulated = emulated
+    assert words in story.speed_note(find("t4"), Card("sm_75"), Verdict((), speed))
 
 
 def test_one_launch_is_not_worth_replacing() -> None:

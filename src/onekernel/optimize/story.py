@@ -68,7 +68,7 @@ def optimize(
     if verdict.decision == "reject":
         candidates = [replace(item, undone=item.undone or "undone with the whole") for item in candidates]
         model = bench.splice(candidates)
-    notes = (_note(part, device, verdict),)
+    notes = (speed_note(part, device, verdict),)
     return _save(Optimization(opened.name, part, model, verdict, tuple(candidates), search.left, notes), out)
 
 
@@ -145,7 +145,7 @@ def _build(item: Candidate, part: Part) -> Candidate:
         return replace(item, undone=str(error).splitlines()[0])
 
 
-def _note(part: Part, device: Device, verdict: Verdict) -> str:
+def speed_note(part: Part, device: Device, verdict: Verdict) -> str:
     """Say how the speed is known."""
     if device.emulated:
         return f"speed is predicted for {part.name}, not measured: there is no GPU here"
