@@ -68,8 +68,9 @@ def bytes_before(chain: Chain) -> int:
     counted = set(chain.normal_source)
     total = _normal_bytes(chain, width)
     for step in (*chain.prologue, *chain.epilogue):
-        if not counted.issuperset(step.source):
-            total += full + sum(_input_bytes(chain, item, full) for item in step.inputs)
+        # Between the steps of one original node nothing is written; it still reads its small operands.
+        between = 0 if counted.issuperset(step.source) else full
+        total += between + sum(_input_bytes(chain, item, between) for item in step.inputs)
         counted.update(step.source)
     transposes = sum(name not in counted for name in chain.source)
     return total + 2 * full * transposes
@@ -100,7 +101,7 @@ def _input_bytes(chain: Chain, item: str | float, full: int) -> int:
     if not isinstance(item, str):
         return 0
     operand = next((operand for operand in chain.operands if operand.name == item), None)
-    return full if operand is None else _size(chain, operand.kind, operand.dtype)
+    return full if operand is None or operand.kind == "full" else _size(chain, operand.kind, operand.dtype)
 
 
 def _size(chain: Chain, kind: Kind, dtype: str) -> int:
