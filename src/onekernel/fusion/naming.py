@@ -30,7 +30,7 @@ def _word(step: Step, kinds: Mapping[str, Kind]) -> str:
     if step.op == "cast" or (len(step.inputs) > 1 and not outer and step.op not in _WITH_NUMBERS):
         return ""
     if outer:
-        return _NAMES.get((step.op, outer[-1]), step.op)
+        return _NAMES.get((step.op, next((kind for kind in outer if kind != "full"), "full")), step.op)
     return _ACTIVATIONS.get(step.op, step.op)
 
 

@@ -91,7 +91,9 @@ def _rows(rows: Rows, part: Part) -> Schedule:
     if items <= (4 if busy else 2):
         return Schedule("LaneRow", rows.pack, items, lanes, threads=128 if items == 1 else 256)
     blocks = _blocks_per_row(rows, part)
-    threads = min(max(_power_of_two(ceil(packs / blocks / 2)), 128), MAX_THREADS if blocks == 1 else 512)
+    wanted = 4 if busy and rows.pack >= 8 else 2  # items: enough bytes in flight, whatever the registers allow
+    threads = _power_of_two(ceil(packs / blocks / wanted))
+    threads = min(max(threads, 64), MAX_THREADS if blocks == 1 else 512)
     items = ceil(packs / blocks / threads)
     if blocks > 1:
         return Schedule("ClusterRow", rows.pack, items, threads, threads, blocks)

@@ -16,7 +16,7 @@ ONEKERNEL_DEVICE float neg(float x) { return -x; }
 ONEKERNEL_DEVICE float abs(float x) { return fabsf(x); }
 ONEKERNEL_DEVICE float square(float x) { return x * x; }
 ONEKERNEL_DEVICE float sqrt(float x) { return sqrtf(x); }
-ONEKERNEL_DEVICE float rsqrt(float x) { return 1.0f / sqrtf(x); }
+ONEKERNEL_DEVICE float rsqrt(float x) { return rsqrtf(x); }
 ONEKERNEL_DEVICE float reciprocal(float x) { return 1.0f / x; }
 ONEKERNEL_DEVICE float exp(float x) { return expf(x); }
 ONEKERNEL_DEVICE float log(float x) { return logf(x); }

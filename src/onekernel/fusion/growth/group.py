@@ -204,6 +204,8 @@ def fault(group: Group) -> str:
         return f"{len(visible)} of its values are used elsewhere"
     if any(group.layouts[name] != frame.identity for name in (*visible, *full)):
         return "it reads and writes different memory orders"
+    if not full:
+        return "it reads no whole tensor"
     if len(full) > MAX_FULL_OPERANDS:
         return f"it reads {len(full)} tensors"
     sources = {name for node in group.nodes() for name in node.source}

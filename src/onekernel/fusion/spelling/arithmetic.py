@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onekernel.fusion.spelling.norm import equal, is_centred
-from onekernel.fusion.spelling.registry import put, rule
+from onekernel.fusion.spelling.registry import keeps_shape, put, rule
 from onekernel.graph.draft import Draft
 from onekernel.graph.model import Node
 
@@ -22,7 +22,7 @@ def _named_power(draft: Draft, node: Node) -> bool:
 @rule("pow")
 def _cube(draft: Draft, node: Node) -> bool:
     """pow(x, 3) -> mul(square(x), x)."""
-    if draft.scalar(node.inputs[1]) != 3.0:
+    if draft.scalar(node.inputs[1]) != 3.0 or not keeps_shape(draft, node, node.inputs[0]):
         return False
     square = draft.between(node.outputs[0], "square")
     made = [

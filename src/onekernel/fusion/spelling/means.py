@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onekernel.fusion.spelling.norm import equal
-from onekernel.fusion.spelling.registry import rule
+from onekernel.fusion.spelling.registry import keeps_shape, rule
 from onekernel.graph.draft import Draft
 from onekernel.graph.model import Node
 
@@ -14,7 +14,7 @@ from onekernel.graph.model import Node
 def _sum_over_count(draft: Draft, node: Node) -> bool:
     """div(reduce_sum(x), n) or mul(reduce_sum(x), 1/n) -> reduce_mean(x), n being what was summed."""
     total, number = draft.made_by(node.inputs[0], "reduce_sum"), draft.scalar(node.inputs[1])
-    if total is None or not number:
+    if total is None or not number or not keeps_shape(draft, node, total.outputs[0]):
         return False
     shape = draft.values[total.inputs[0]].shape
     count = np.prod([shape[axis] for axis in total.attributes["axes"]])
@@ -84,7 +84,9 @@ def _variance_is_positive(draft: Draft, node: Node) -> bool:
     mean = draft.made_by(node.inputs[0], "reduce_mean")
     square = mean and draft.made_by(mean.inputs[0], "square")
     floor = draft.scalar(node.inputs[1]) if node.op == "maximum" else 0.0
-    if not mean or not square or floor is None or floor > 0.0:
+    if not mean or not square or not keeps_shape(draft, node, mean.outputs[0]):
+        return False
+    if floor is None or floor > 0.0:
         return False
     draft.replace(node, [Node("reduce_mean", mean.inputs, node.outputs, mean.attributes)], [mean])
     return True

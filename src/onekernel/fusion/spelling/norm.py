@@ -116,6 +116,9 @@ def _match(trail: Trail, product: Node, centred: str, root: Node) -> Norm | str:
         trail.up(twin.inputs[1], "reduce_mean")
     if not equal(trail.draft, square.inputs[0], centred):
         return "the variance is not that of the value it scales"
+    values = trail.draft.values
+    if values[product.outputs[0]].shape != values[minus.inputs[0]].shape:
+        return "its result has more axes than its input"
     reason = _mean_fault(trail, minus, variance) or _used_elsewhere(trail, product)
     if reason:
         return reason

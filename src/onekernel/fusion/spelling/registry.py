@@ -22,7 +22,14 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def keeps_shape(draft: Draft, node: Node, name: str) -> bool:
+    """Whether a node's output has the shape of some value."""
+    return draft.values[node.outputs[0]].shape == draft.values[name].shape
+
+
 def put(draft: Draft, node: Node, op: str, *inputs: str, absorbed: tuple[Node, ...] = ()) -> bool:
-    """Compute the output of `node` by one node of another spelling."""
+    """Compute the output of `node` by one node of another spelling, unless that loses axes."""
+    if len(inputs) == 1 and not keeps_shape(draft, node, inputs[0]):
+        return False
     draft.replace(node, [Node(op, inputs, node.outputs)], absorbed)
     return True

@@ -78,6 +78,8 @@ inline T& shared_storage() {
   return *static_cast<T*>(machine::shared_memory(sizeof(T)));
 }
 
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
 inline float shuffle_xor(float value, int lane_mask) { return machine::shuffle_xor(value, lane_mask); }
 inline void block_barrier() { machine::block_barrier(); }
 inline int cluster_rank() { return machine::cluster_rank(); }

@@ -124,7 +124,7 @@ struct LaneRow {
 
 template <int kItemsPerThread, int kPack, int kThreads>
 struct BlockRow {
-  static_assert(kThreads % kWarpLanes == 0 && kThreads <= 1024, "whole warps");
+  static_assert((kThreads & (kThreads - 1)) == 0 && kThreads >= kWarpLanes && kThreads <= 1024, "2^n whole warps");
   static constexpr int kItems = kItemsPerThread;
   static constexpr int kWarps = kThreads / kWarpLanes;
   using Item = Pack<kPack>;
@@ -149,7 +149,7 @@ struct BlockRow {
     value = lane_sum<1, kWarpLanes>(value);
     if (lane == 0) partial[warp] = value;
     block_barrier();
-    return lane_sum<1, kWarpLanes>(lane < kWarps ? partial[lane] : 0.0f);
+    return lane_sum<1, kWarps>(partial[lane % kWarps]);
   }
   ONEKERNEL_DEVICE void finish() const {}
 };

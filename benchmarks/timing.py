@@ -1,0 +1,64 @@
+"""Device time of work inside a CUDA graph, for ours and for peers alike.
+
+Each contender is captured `calls` times into one graph; graphs are replayed in turn, round after round, so that a
+drifting clock meets all of them. One sample is one replay, divided by `calls`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+Work = Callable[[int], object]  # takes the number of the call, to rotate over buffers
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Microseconds per call: the median and half the distance between the quartiles."""
+
+    median: float
+    spread: float
+
+
+def time_in_graph(contenders: Mapping[str, Work], *, calls: int, rounds: int = 25) -> dict[str, Sample]:
+    """Time contenders against each other."""
+    graphs = {name: _capture(work, calls) for name, work in contenders.items()}
+    for graph in graphs.values():
+        for _ in range(3):
+            graph.replay()
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            samples[name].append(_replay(graph) / calls)
+    return {name: _summary(values) for name, values in samples.items()}
+
+
+def _capture(work: Work, calls: int) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in range(3):  # compile, load and allocate outside the capture
+            work(call)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for call in range(calls):
+            work(call)
+    return graph
+
+
+def _replay(graph: torch.cuda.CUDAGraph) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def _summary(values: list[float]) -> Sample:
+    low, median, high = statistics.quantiles(values, n=4)
+    return Sample(median, (high - low) / 2)
