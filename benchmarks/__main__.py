@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--out FILE.json] [--commit HASH]` (`make bench`). Needs a GPU and torch."""
+"""Run the benchmarks: `python -m benchmarks [--out FILE.json] [--commit HASH]` (`make bench`). Needs a GPU."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def _print(console: Console, record: dict[str, Any]) -> None:
         table.add_row(shape, row["dtype"], *times, *share, *folding)
     console.print(table)
     mean = prod(row["against_compile"] for row in record["rows"]) ** (1 / len(record["rows"]))
-    console.print(
-        f"geometric mean against torch.compile: {mean:.2f}x. length, count: what folding each as a constant saves"
-    )
+    console.print(f"geometric mean against torch.compile: {mean:.2f}x. length, count: what folding saves")
 
 
 if __name__ == "__main__":

@@ -135,8 +135,8 @@ def chain(problem: Problem) -> Chain:
     steps = (Step("mul", ("n", "in1"), "v0", ()), Step("add", ("v0", "in2"), "v1", ()))
     operands = (Operand("in0", "full", dtype), Operand("in1", "channel", dtype), Operand("in2", "channel", dtype))
     return Chain(
-        "layer_norm", 1, 2, problem.hidden, EPSILON, operands, (Result("out0", "v1", dtype),), (), "in0", "n", (), steps,
-        ("op",) * 9, (problem.rows, problem.hidden),
+        "layer_norm", 1, 2, problem.hidden, EPSILON, operands, (Result("out0", "v1", dtype),),
+        (), "in0", "n", (), steps, ("op",) * 9, (problem.rows, problem.hidden),
     )  # fmt: skip
 
 

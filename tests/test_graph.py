@@ -262,6 +262,12 @@ def test_a_fixed_size_that_does_not_fit() -> None:
         read(proto, {"x": X})
 
 
+def test_a_negative_size_is_free() -> None:
+    proto = model([node("Neg", ["x"], "y")], {"x": X}, ["y"])
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert read(proto, {"x": X}).values["y"].shape == X.shape
+
+
 def test_a_model_that_cannot_run() -> None:
     proto = model([node("MatMul", ["x", "x"], "y")], {"x": X}, ["y"])
     with pytest.raises(InvalidInput) as caught:

@@ -187,6 +187,10 @@ def negative_epsilon(s: Spelling) -> str:
     return normalised(s, epsilon=s.number(-1e-5))
 
 
+def epsilon_of_more_axes(s: Spelling) -> str:
+    return normalised(s, epsilon=s.array(np.full((1, 1, 1, 1), EPSILON, np.float32)))
+
+
 def wrong_axis_pairing(s: Spelling) -> str:
     return normalised(s, mean_axis=1)
 
@@ -203,6 +207,7 @@ FAULTS = {
     epsilon_is_a_floor: "epsilon is a floor",
     computed_epsilon: "epsilon is not a constant",
     negative_epsilon: "epsilon is negative (-1e-05)",
+    epsilon_of_more_axes: "more axes than its input",
     wrong_axis_pairing: "the mean is over axes [1], the variance over axes [2]",
 }
 
@@ -227,3 +232,15 @@ def test_an_intermediate_that_the_model_returns_is_kept() -> None:
     search = find_chains(normal_form(read(proto, inputs)))
     assert search.chains == ()
     assert "'sub_1' is an output of the model" in search.left[0].reason
+
+
+@pytest.mark.parametrize("op", ["Pow", "Div", "Mul"])
+@pytest.mark.parametrize("number", [2.0, 3.0, 0.5, -0.5, 1.0, 0.125, 8.0])
+def test_a_constant_of_more_axes_adds_axes(op: str, number: float) -> None:
+    """No rule may drop them."""
+    spelling = Spelling((2, 8))
+    x = spelling.op("ReduceSum", spelling.op("Exp", "x"), spelling.array(np.asarray([-1], np.int64)))
+    constant = spelling.array(np.full((1, 1, 1), number, np.float32))
+    proto, inputs = spelling.build(spelling.op(op, x, constant))
+    (after,) = interpreter.run(normal_form(read(proto, inputs)), inputs).values()
+    assert relative_error(run_onnx(proto, inputs, ["y"])["y"], after) < 1e-5

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
+import minilm
 from onekernel.fusion.chain import Chain, Search
 from onekernel.fusion.growth.layout import Frame, after_transpose, before_transpose, frames, kind_of
 from onekernel.fusion.naming import canonical
@@ -19,7 +21,7 @@ from onekernel.fusion.rules import normal_form
 from onekernel.fusion.search import find_chains
 from onekernel.graph.model import Graph, Node, Value
 from onekernel.graph.onnx_reader import load, read
-from onnx_models import Array, chain_errors
+from onnx_models import Array, chain_errors, model
 from spellings import DIVIDES, MEANS, SQUARES, Spelling, written
 
 RANDOM = np.random.default_rng(5)
@@ -183,6 +185,13 @@ def test_a_partial_broadcast_is_refused() -> None:
     assert len(outside) == 1
 
 
+def test_an_outer_product_is_not_a_tensor_to_read() -> None:
+    """A launch takes its shape from a full operand, so there must be one."""
+    s = Spelling((2, 5, 8))
+    chain, outside = only_chain(s, norm(s, s.op("Mul", s.given(2, 5, 1), s.array(s.random(8)))))
+    assert (kinds(chain), len(outside)) == (["full"], 1)
+
+
 def test_a_scalar_known_at_run_time() -> None:
     s = Spelling((2, 5, 8))
     chain, outside = only_chain(s, s.op("Mul", norm(s, "x"), s.given(1)))
@@ -322,6 +331,44 @@ def test_side_operands_bring_their_producers() -> None:
     chain, outside = only_chain(s, s.op("Add", norm(s, "x"), side))
     assert outside == set()
     assert len(chain.epilogue) == 3
+
+
+# --- a whole encoder
+
+
+def test_a_tiny_bert() -> None:
+    """The real one is test_minilm; this has its spelling, at random weights."""
+    config = {"num_attention_heads": 2, "hidden_size": 8, "layer_norm_eps": 1e-5}
+    encoder = minilm.Encoder(_Weights(), config)
+    x = encoder.embeddings(5)
+    for number in range(2):
+        x = encoder.layer(x, f"encoder.layer.{number}")
+    constants = {name: numpy_helper.to_array(item) for name, item in encoder.constants.items()}
+    inputs = {"input_ids": np.array([[3, 1, 4, 1, 5]], np.int64)}
+    proto = model(encoder.nodes, inputs, [x], constants, opset=13)
+    search = search_model(proto, inputs)
+    assert (len(search.chains), search.left) == (5, ())
+    assert [chain.name for chain in search.chains[1:]] == ["shift_add_layer_norm"] * 4
+    assert max(chain_errors(load(proto), inputs, search.chains)) < 1e-5
+
+
+SHAPES = (
+    ("*_embeddings.weight", (9, 8)),
+    ("*.intermediate.dense.weight", (16, 8)),
+    ("*.intermediate.dense.bias", (16,)),
+    ("*.attention.*.dense.weight", (8, 8)),
+    ("*.output.dense.weight", (8, 16)),
+    ("*.attention.self.*.weight", (8, 8)),
+    ("*", (8,)),
+)
+
+
+class _Weights(dict[str, Array]):
+    """Random weights of an encoder of 8 channels, made when they are asked for."""
+
+    def __missing__(self, name: str) -> Array:
+        shape = next(shape for pattern, shape in SHAPES if fnmatch(name, pattern))
+        return self.setdefault(name, RANDOM.standard_normal(shape).astype(np.float32))
 
 
 # --- limits
