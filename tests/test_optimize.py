@@ -21,6 +21,7 @@ from onekernel.optimize import judge, story
 from onekernel.splice.engine import HostEngine, cpu_session, kernels_on
 from onekernel.targets import open_target
 from onekernel.verify import LIMITS, Limit, Speed, Timing, Verdict, relative_error
+from onekernel.verify import find as limit_for
 from small_models import HIDDEN, ROWS, Builder, meaning
 
 
@@ -192,6 +193,26 @@ def piper_inputs(noise: float = 0.0) -> dict[str, Any]:
     ids = np.random.default_rng(0).integers(3, 130, (1, 24))
     ids[0, 0], ids[0, -1] = 1, 2
     return {"input": ids, "input_lengths": np.array([24]), "scales": np.array([noise, 1, noise], np.float32)}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_kernels_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ONEKERNEL_DEVICE", "cuda")
+    model = three_norms()
+    result = onekernel.optimize(model, INPUTS, out=tmp_path / "out")
+    assert [verdict.decision for verdict in result.verdicts] == ["keep"] * 4
+    assert all(item.timing is not None for item in result.kept)
+    assert "timed alone" in result.notes[0] or "measured on" in result.notes[0]
+    loaded = onekernel.load(tmp_path / "out", device="cuda")
+    assert against_original(model, loaded) < 1e-5
+
+
+def test_the_limit_of_a_model_is_above_the_noise_floor_and_near_it(piper_voice: Path) -> None:
+    """ONNX Runtime against itself, optimisations on and off: what no verdict may call a difference."""
+    content = piper_voice.read_bytes()
+    on, off = (cpu_session(content, optimize=flag).run(None, piper_inputs())[0] for flag in (True, False))
+    floor, limit = relative_error(on, off), limit_for(LIMITS, "model", "float32").limit
+    assert 2 * floor < limit < 100 * floor
 
 
 def test_a_real_voice(piper_voice: Path, tmp_path: Path) -> None:

@@ -74,5 +74,7 @@ def _closing(result: Optimization) -> Iterator[str]:
     yield f"numbers  {result.verdict.decision}: {result.verdict.reason}"
     launches = "{} launches -> {}".format(*result.launches)
     yield f"saving   {launches}, predicted {duration(result.saving)} a call on {result.part.name}"
+    if result.kernel_seconds is not None:
+        yield f"timed    {duration(result.kernel_seconds)} in the kernels, each alone, on this machine's GPU"
     yield from (f"note     {note}" for note in result.notes)
     yield f"written  {result.out or 'nothing'}"

@@ -75,6 +75,12 @@ class Optimization:
         """Launches for the kept chains, before and after."""
         return sum(item.saving.launches_before for item in self.kept), len(self.kept)
 
+    @property
+    def kernel_seconds(self) -> float | None:
+        """Measured seconds of all kernels, each timed alone; None where there is no GPU."""
+        timings = [item.timing.median for item in self.kept if item.timing is not None]
+        return sum(timings) if timings else None
+
     def record(self) -> dict[str, Any]:
         """Summarise as JSON values, for the saved folder and for --json."""
         return {
@@ -89,7 +95,7 @@ class Optimization:
                 sum(item.saving.bytes_after for item in self.kept),
             ],
             "predicted_seconds_saved": self.saving,
-            "measured_kernel_seconds": [None if item.timing is None else item.timing.median for item in self.kept],
+            "measured_kernel_seconds": self.kernel_seconds,
             "measured_gain": None if self.verdict.speed is None else self.verdict.speed.gain,
             "numbers": [_number(item) for verdict in self.verdicts for item in verdict.numbers],
             "kernels": [_kernel(build) for build in self.builds],

@@ -43,16 +43,18 @@ def save(model: FusedModel, folder: Path) -> Path:
     """
     check_writable(folder)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    old = temporary.with_name(f"{temporary.name}.old")
     try:
         temporary.chmod(0o755)
         _write(model, temporary)
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(old)
         temporary.rename(folder)
     except OSError as error:
         raise _unwritable(folder, error.strerror or str(error)) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for path in (temporary, old):
+            shutil.rmtree(path, ignore_errors=True)
     return folder
 
 
