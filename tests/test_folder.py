@@ -131,6 +131,23 @@ def test_a_failed_save_leaves_the_old_one_and_no_litter(
     assert onekernel.load(tmp_path / "out").chains == saved.chains
 
 
+def test_a_failed_swap_puts_the_old_one_back(
+    saved: onekernel.Optimization, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def only_old(self: Path, target: Path) -> Path:
+        if target == tmp_path / "out" and not self.name.endswith(".old"):
+            raise OSError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", only_old)
+    with pytest.raises(InvalidInput, match="Permission denied"):
+        saved.model.save(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert onekernel.load(tmp_path / "out").chains == saved.chains
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

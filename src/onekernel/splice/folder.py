@@ -50,11 +50,13 @@ def save(model: FusedModel, folder: Path) -> Path:
         if folder.exists():
             folder.rename(old)
         temporary.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
+        if old.exists():
+            old.rename(folder)
         raise _unwritable(folder, error.strerror or str(error)) from error
     finally:
-        for path in (temporary, old):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
