@@ -32,7 +32,16 @@ def load(source: str | Path | ModelProto) -> ModelProto:
     if model.functions:
         model = inliner.inline_local_functions(model)
     _check_operators(model)
+    _free_negative_sizes(model)
     return name_nodes(model)
+
+
+def _free_negative_sizes(model: ModelProto) -> None:
+    """Clear negative sizes of inputs and outputs, in place: some exporters write a free size so."""
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:
+                dim.ClearField("dim_value")
 
 
 def name_nodes(model: ModelProto) -> ModelProto:

@@ -135,9 +135,7 @@ def _is_typed(kind: TypeProto) -> bool:
 
 def _dims(value: ValueInfoProto) -> list[int | str]:
     dims = value.type.tensor_type.shape.dim
-    # A negative size is how some exporters write a free one.
-    fixed = [dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims]
-    return [int(dim.dim_value) if is_fixed else dim.dim_param or "?" for dim, is_fixed in zip(dims, fixed, strict=True)]
+    return [int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
 
 
 def _signature(value: ValueInfoProto) -> str:
