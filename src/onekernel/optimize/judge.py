@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onekernel.device import Device
+from onekernel.device.gpu import GpuDevice
+from onekernel.device.graph import seconds_in_graph
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.fusion.oracle import run_chain
@@ -46,15 +47,16 @@ def judge_kernels(model: FusedModel, inputs: dict[str, Array], limits: Sequence[
     return tuple(verdicts[index] for index in range(len(model.chains)))
 
 
-def time_kernels(model: FusedModel, inputs: dict[str, Array], device: Device) -> tuple[Timing, ...]:
-    """Time each chain's kernel alone on a device, on what it reads in one real run."""
+def time_kernels(model: FusedModel, inputs: dict[str, Array], device: GpuDevice) -> tuple[Timing, ...]:
+    """Time each chain's kernel alone on a GPU, in a CUDA graph, on what it reads in one real run."""
     timings: dict[int, Timing] = {}
 
     def see(index: int, operands: Sequence[Array], _: Sequence[Array]) -> None:
         kernel = ChainKernel(launchable(model.chains[index]), device)
         there = [device.upload(array) for array in operands]
         results = kernel(there)
-        timings[index] = measure(lambda: kernel(there, results), synchronize=device.synchronize)
+        samples = seconds_in_graph(device, lambda stream: kernel(there, results, stream))
+        timings[index] = Timing(samples, "events around a CUDA graph")
 
     watch_chains(model, inputs, see)
     return tuple(timings[index] for index in range(len(model.chains)))
