@@ -107,12 +107,9 @@ def test_the_whole_is_rejected_when_every_part_passes(tmp_path: Path, monkeypatc
     assert against_original(model, result.model) == 0.0
 
 
-def test_every_kernel_can_be_timed_alone_and_the_whole_against_the_original() -> None:
+def test_the_whole_can_be_timed_against_the_original() -> None:
     opened = open_target(three_norms(), INPUTS)
     result = onekernel.optimize(opened.model, INPUTS)
-    timings = judge.time_kernels(result.model, INPUTS, EmulatedDevice("sm_90"))
-    assert len(timings) == 3
-    assert all(min(timing.samples) > 0 for timing in timings)
     assert judge.time_model(opened, result.model).gain > 0
 
 
@@ -201,7 +198,7 @@ def test_on_a_gpu_kernels_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     model = three_norms()
     result = onekernel.optimize(model, INPUTS, out=tmp_path / "out")
     assert [verdict.decision for verdict in result.verdicts] == ["keep"] * 4
-    assert all(item.timing is not None for item in result.kept)
+    assert all(item.timing is not None and min(item.timing.samples) > 0 for item in result.kept)
     assert "timed alone" in result.notes[0] or "measured on" in result.notes[0]
     loaded = onekernel.load(tmp_path / "out", device="cuda")
     assert against_original(model, loaded) < 1e-5

@@ -129,9 +129,7 @@ def show(outcome: Outcome, text: str, out: Path) -> None:
     audio = outcome.audio
     table = Table(title=f"“{text}”", title_justify="left", show_header=False, box=None)
     table.add_row("normalisation chains fused", f"{outcome.chains} of {CHAINS}")
-    table.add_row(
-        "launches for them, one a node before", f"{outcome.launches_before} -> {outcome.launches_after}"
-    )
+    table.add_row("launches for them, one a node before", f"{outcome.launches_before} -> {outcome.launches_after}")
     table.add_row("relative error of the audio", f"{audio.error:.1e} (limit {audio.limit.limit:.0e})")
     table.add_row("before", str(out / "before.wav"))
     table.add_row("after", str(out / "after.wav"))

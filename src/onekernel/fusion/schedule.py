@@ -14,13 +14,14 @@ from onekernel.device.parts import Part
 
 WARP = 32
 MAX_THREADS = 1024
+MAX_VALUES = 32
 TILE_THREADS = 256  # of a ColumnTile that is held
 MAX_TILE_VALUES = 16  # floats a thread of it keeps; its statistics are packs too, so it spills earlier
 
 
 def held_values(threads: int) -> int:
-    """Return how many floats of its row a thread may keep: twice as many spill (64 registers at 1024 threads)."""
-    return 32 if threads <= 512 else 16
+    """Return how many floats of its row a thread may keep: more would spill (64 registers at 1024 threads)."""
+    return MAX_VALUES if threads <= 512 else MAX_VALUES // 2
 
 
 MAX_HELD = held_values(MAX_THREADS) * MAX_THREADS  # the longest row that one block keeps in registers
@@ -41,8 +42,8 @@ class Schedule:
 
     @property
     def min_blocks(self) -> int:
-        """1 lets the compiler use every register; for short rows it trades them better for resident blocks itself."""
-        return 1 if self.place in ("ClusterRow", "ColumnTile") else 0
+        """1 lets the compiler use every register; for small blocks it trades them better for residency itself."""
+        return 1 if self.place in ("ClusterRow", "ColumnTile") or self.threads == MAX_THREADS else 0
 
     @property
     def type(self) -> str:
@@ -91,7 +92,7 @@ def _rows(rows: Rows, part: Part) -> Schedule:
     if items <= (4 if busy else 2):
         return Schedule("LaneRow", rows.pack, items, lanes, threads=128 if items == 1 else 256)
     blocks = _blocks_per_row(rows, part)
-    wanted = 4 if busy and rows.pack >= 8 else 2  # items: enough bytes in flight, whatever the registers allow
+    wanted = min(4 if busy and rows.pack >= 8 else 2, MAX_VALUES // rows.pack)  # items: bytes in flight
     threads = _power_of_two(ceil(packs / blocks / wanted))
     threads = min(max(threads, 64), MAX_THREADS if blocks == 1 else 512)
     items = ceil(packs / blocks / threads)

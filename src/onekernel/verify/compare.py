@@ -50,9 +50,7 @@ class Comparison:
         line = f"{self.name}: error {self.error:.2e}, limit {self.limit.limit:.0e}"
         if self.first is None:
             return line
-        return (
-            f"{line}; first at {list(self.first.index)}: expected {self.first.expected}, got {self.first.got}"
-        )
+        return f"{line}; first at {list(self.first.index)}: expected {self.first.expected}, got {self.first.got}"
 
 
 def relative_error(got: Array, reference: Array) -> float:
@@ -84,9 +82,7 @@ def compare(name: str, got: Array, reference: Array, limit: Limit, dtype: str | 
     error = relative_error(got, reference)
     if error <= limit.limit:
         return Comparison(name, error, limit)
-    problem: Problem = (
-        "error" if np.isfinite(error) or np.isfinite(got.astype(np.float64)).all() else "nonfinite"
-    )
+    problem: Problem = "error" if np.isfinite(error) or np.isfinite(got.astype(np.float64)).all() else "nonfinite"
     return Comparison(name, error, limit, problem, first=_first(got, reference, limit.limit))
 
 

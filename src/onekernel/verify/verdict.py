@@ -69,9 +69,7 @@ class Verdict:
 
     def __bool__(self) -> NoReturn:
         """Refuse: three values do not fit in two."""
-        raise TypeError(
-            'a Verdict has three values; compare verdict.decision with "keep", "reject" or "inconclusive"'
-        )
+        raise TypeError('a Verdict has three values; compare verdict.decision with "keep", "reject" or "inconclusive"')
 
 
 def _closeness(item: Comparison) -> tuple[bool, float]:
