@@ -15,13 +15,16 @@ from onekernel.device.parts import Part
 WARP = 32
 MAX_THREADS = 1024
 MAX_VALUES = 32
-TILE_THREADS = 256  # of a ColumnTile that is held
-MAX_TILE_VALUES = 16  # floats a thread of it keeps; its statistics are packs too, so it spills earlier
 
 
 def held_values(threads: int) -> int:
     """Return how many floats of its row a thread may keep: more would spill (64 registers at 1024 threads)."""
     return MAX_VALUES if threads <= 512 else MAX_VALUES // 2
+
+
+def tile_values(threads: int) -> int:
+    """Return the same for a ColumnTile, which spills earlier because its statistics are packs too."""
+    return {MAX_THREADS: 8, MAX_THREADS // 2: 16}.get(threads, 24)
 
 
 MAX_HELD = held_values(MAX_THREADS) * MAX_THREADS  # the longest row that one block keeps in registers
@@ -111,11 +114,15 @@ def _blocks_per_row(rows: Rows, part: Part) -> int:
 
 
 def _columns(rows: Rows, part: Part) -> Schedule:
-    """Prefer a held row, then wide packs, then many columns a tile when there are columns enough for every SM."""
+    """Few columns: small tiles, so that every SM has one. Many: tiles as wide as a line of memory, in wide packs."""
+    total = rows.outer * rows.inner
     for pack in (pack for pack in (4, 2, 1) if rows.pack % pack == 0):
-        wide = rows.outer * rows.inner >= 2 * part.multiprocessors * WARP * pack
-        for columns in (WARP, 16, 8) if wide else (8,):
-            items = ceil(rows.hidden * columns / TILE_THREADS)
-            if items * pack <= MAX_TILE_VALUES:
-                return Schedule("ColumnTile", pack, items, TILE_THREADS // columns, TILE_THREADS, columns=columns)
+        if pack > 1 and total < 4 * pack * part.multiprocessors:
+            continue
+        wide = max(8, 16 // pack)
+        columns = wide if total >= 2 * wide * pack * part.multiprocessors else 4
+        threads = min(max(_power_of_two(ceil(rows.hidden * columns / (4 if columns == 4 else 6))), 64), MAX_THREADS)
+        items = ceil(rows.hidden * columns / threads)
+        if items * pack <= tile_values(threads):
+            return Schedule("ColumnTile", pack, items, threads // columns, threads, columns=columns)
     return Schedule("ColumnTile", min(rows.pack, 4), 1, MAX_THREADS // 8, MAX_THREADS, columns=8, held=False)
