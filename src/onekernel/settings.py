@@ -19,15 +19,16 @@ class Settings:
     device: str
 
 
-def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "onekernel"
+def _folder(text: str | None) -> Path | None:
+    """Resolve a folder; None when it is switched off or when there is no home to put it in."""
+    if text == "":
+        return None
+    try:
+        return Path("~/.cache/onekernel" if text is None else text).expanduser()
+    except RuntimeError:  # no HOME: kernels are kept in memory only
+        return None
 
 
 def load() -> Settings:
     """Read the environment now; settings are values, never global state."""
-    cache = os.environ.get("ONEKERNEL_CACHE")
-    return Settings(
-        cache=_default_cache() if cache is None else Path(cache).expanduser() if cache else None,
-        device=os.environ.get("ONEKERNEL_DEVICE", "auto"),
-    )
+    return Settings(cache=_folder(os.environ.get("ONEKERNEL_CACHE")), device=os.environ.get("ONEKERNEL_DEVICE", "auto"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -48,13 +49,21 @@ def table() -> dict[str, Part]:
 
 
 def find(name: str) -> Part:
-    """Find a part by key (h200), by architecture (sm_90: its first part) or by the driver's name.
+    """Find a part by key (h200), by the driver's name, or by architecture.
 
-    Raises InvalidInput that lists the known parts.
+    An architecture stands for its first part; one that has none in the table (sm_121) borrows the limits of the part
+    below it. Raises InvalidInput that lists the known parts.
     """
     wanted = name.strip().lower()
     for part in table().values():
         if wanted in (part.key, part.arch, part.name.lower()):
             return part
+    if re.fullmatch(r"sm_\d{2,3}[af]?", wanted) and (below := _below(arch_number(wanted))):
+        return replace(below, key=wanted, name=wanted, arch=wanted, measured=f"limits of {below.name}")
     known = ", ".join([*table(), *dict.fromkeys(part.arch for part in table().values())])
-    raise InvalidInput(expected=f"a known GPU ({known})", got=repr(name), todo="name one of them with --gpu")
+    raise InvalidInput(expected=f"a known GPU ({known})", got=repr(name), todo="name one of them")
+
+
+def _below(number: int) -> Part | None:
+    older = [part for part in table().values() if part.arch_number <= number]
+    return max(older, key=lambda part: part.arch_number, default=None)

@@ -60,6 +60,12 @@ def canonical(chain: Chain) -> Chain:
     )
 
 
+def launchable(chain: Chain) -> Chain:
+    """The chain with its operands and values named like kernel parameters; what depends on the shape stays."""
+    bare = canonical(chain)
+    return replace(bare, name=chain.name, axis=chain.axis, rank=chain.rank, sample_shape=chain.sample_shape)
+
+
 def _renamed(step: Step, names: dict[str, str]) -> Step:
     inputs = tuple(names[item] if isinstance(item, str) else item for item in step.inputs)
     return Step(step.op, inputs, names[step.output], ())

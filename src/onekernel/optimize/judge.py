@@ -13,8 +13,9 @@ from onekernel.device.gpu import GpuDevice
 from onekernel.device.graph import seconds_in_graph
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
+from onekernel.fusion.naming import launchable
 from onekernel.fusion.oracle import run_chain
-from onekernel.splice.engine import cpu_session, launchable
+from onekernel.splice.engine import cpu_session
 from onekernel.splice.loop import Step
 from onekernel.splice.model import FusedModel
 from onekernel.splice.onnxruntime import splice

@@ -18,11 +18,12 @@ from onekernel.errors import CompileError, InvalidInput
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.cost import predict
 from onekernel.fusion.kernel import Build, compile_for
+from onekernel.fusion.naming import launchable
 from onekernel.fusion.rules import normal_form
 from onekernel.fusion.search import find_chains
 from onekernel.optimize.judge import judge_kernels, judge_model, time_kernels, time_model
 from onekernel.optimize.outcome import Candidate, Optimization
-from onekernel.splice.engine import Engine, engine_for, launchable
+from onekernel.splice.engine import Engine, engine_for
 from onekernel.splice.folder import check_writable
 from onekernel.splice.model import FusedModel
 from onekernel.splice.onnxruntime import splice

@@ -18,7 +18,7 @@ from onekernel.device import Device
 from onekernel.errors import MissingExtra
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
-from onekernel.fusion.naming import canonical
+from onekernel.fusion.naming import launchable
 from onekernel.splice.loop import Call
 from onekernel.splice.signature import Array
 
@@ -73,17 +73,6 @@ def engine_for(device: Device) -> Engine:
         if onnxruntime_cuda.available():
             return onnxruntime_cuda.cuda_engine(device)
     return HostEngine(_with_copies(device), f"onnxruntime cpu, kernels {device.name}")
-
-
-def launchable(chain: Chain) -> Chain:
-    """Name operands and values like kernel parameters, so that equal chains are one kernel."""
-    return replace(
-        canonical(chain),
-        name=chain.name,
-        axis=chain.axis,
-        rank=chain.rank,
-        sample_shape=chain.sample_shape,
-    )
 
 
 def kernels_on(device: Device) -> Callable[[Chain], ChainKernel]:
