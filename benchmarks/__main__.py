@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--out FILE.json] [--commit HASH]` (`make bench`). Needs a GPU."""
+"""Run the benchmarks: `python -m benchmarks [rows|columns|proof ...] [--out FOLDER] [--commit HASH]`. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -14,41 +14,64 @@ from rich.table import Table
 
 from onekernel import device
 
-COLUMNS = ["eager", "torch.compile", "F.layer_norm", "ours"]
+TABLES = ("rows", "columns", "proof")
+TIMES = ["eager", "torch.compile", "F.layer_norm", "ours"]
 
 
 def main() -> int:
-    """Measure, print the table, write the JSON."""
+    """Measure, print the tables, write one JSON file each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--out", type=Path, help="write the numbers and their conditions to this file")
+    parser.add_argument("tables", nargs="*", metavar="|".join(TABLES), help="what to run (default: all)")
+    parser.add_argument("--out", type=Path, help="write numbers and conditions into this folder")
     parser.add_argument("--commit", help="the commit of this tree, when it came without git")
     options = parser.parse_args()
+    if unknown := set(options.tables) - set(TABLES):
+        parser.error(f"expected one of {', '.join(TABLES)}, got {', '.join(sorted(unknown))}")
     if not device.gpu_count():
         print("benchmarks: expected a GPU, got none; run this on a machine with one", file=sys.stderr)
         return 2
-    from benchmarks import conditions, rows
+    from benchmarks.conditions import conditions
 
-    record: dict[str, Any] = conditions.conditions(options.commit)
-    console = Console(width=160)
-    record["rows"] = rows.run(lambda row: console.print(f"measured {row['shape']} {row['dtype']}", style="dim"))
-    _print(console, record)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return 0
+    told = conditions(options.commit)
+    failed = False
+    for name in options.tables or TABLES:
+        record: dict[str, Any] = {**told, name: _measure(name, Console(stderr=True))}
+        failed |= name == "proof" and not record[name]["clean"]
+        _print(Console(width=160), name, record)
+        if options.out:
+            options.out.mkdir(parents=True, exist_ok=True)
+            (options.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 1 if failed else 0
 
 
-def _print(console: Console, record: dict[str, Any]) -> None:
-    title = f"LayerNorm chain, microseconds a call in a CUDA graph, {record['gpu']}, {record['commit'][:10]}"
-    table = Table("shape", "dtype", *COLUMNS, "copy floor", "of copy", "vs compile", "length", "count", title=title)
-    for row in record["rows"]:
-        times = [f"{row['microseconds'][name][0]:.2f}" for name in COLUMNS]
+def _measure(name: str, progress: Console) -> Any:
+    from benchmarks import chains, problems, proof
+
+    def report(row: dict[str, Any]) -> None:
+        progress.print(f"measured {row['shape']} {row['dtype']}", style="dim")
+
+    if name == "proof":
+        return proof.run()
+    if name == "rows":
+        return chains.run(problems.ROWS, ["float16", "float32"], report)
+    return chains.run(problems.COLUMNS, ["float32"], report)
+
+
+def _print(console: Console, name: str, record: dict[str, Any]) -> None:
+    rows = record[name]
+    if name == "proof":
+        console.print_json(data=rows)
+        return
+    title = f"{name}: microseconds a call in a CUDA graph, {record['gpu']}, {record['commit'][:10]}"
+    table = Table("shape", "dtype", *TIMES, "copy floor", "of copy", "vs compile", "length", "count", title=title)
+    for row in rows:
+        times = [f"{row['microseconds'][name][0]:.2f}" for name in TIMES]
         folding = [f"{row[key]:+.1%}" for key in ("folding_row_length", "folding_row_count")]
         shape = "x".join(map(str, row["shape"]))
         share = [f"{row['copy_floor']:.2f}", f"{row['share_of_copy']:.2f}", f"{row['against_compile']:.2f}x"]
         table.add_row(shape, row["dtype"], *times, *share, *folding)
     console.print(table)
-    mean = prod(row["against_compile"] for row in record["rows"]) ** (1 / len(record["rows"]))
+    mean = prod(row["against_compile"] for row in rows) ** (1 / len(rows))
     console.print(f"geometric mean against torch.compile: {mean:.2f}x. length, count: what folding saves")
 
 
