@@ -1,5 +1,7 @@
 // Elementwise operators: one function of floats each, named as the row of ops.py that it implements.
 //
+// NaN in any operand gives NaN, as in numpy and torch; fmaxf and fminf would drop it.
+//
 // `each<op::add>(a, b)` applies one to packs; an operand may also be a single float for the whole pack.
 #pragma once
 #include "primitives.cuh"
@@ -10,8 +12,8 @@ ONEKERNEL_DEVICE float add(float a, float b) { return a + b; }
 ONEKERNEL_DEVICE float sub(float a, float b) { return a - b; }
 ONEKERNEL_DEVICE float mul(float a, float b) { return a * b; }
 ONEKERNEL_DEVICE float div(float a, float b) { return a / b; }
-ONEKERNEL_DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
-ONEKERNEL_DEVICE float minimum(float a, float b) { return fminf(a, b); }
+ONEKERNEL_DEVICE float maximum(float a, float b) { return a > b || a != a ? a : b; }
+ONEKERNEL_DEVICE float minimum(float a, float b) { return a < b || a != a ? a : b; }
 ONEKERNEL_DEVICE float neg(float x) { return -x; }
 ONEKERNEL_DEVICE float abs(float x) { return fabsf(x); }
 ONEKERNEL_DEVICE float square(float x) { return x * x; }
@@ -26,9 +28,9 @@ ONEKERNEL_DEVICE float tanh(float x) { return tanhf(x); }
 ONEKERNEL_DEVICE float erf(float x) { return erff(x); }
 ONEKERNEL_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 ONEKERNEL_DEVICE float silu(float x) { return x / (1.0f + expf(-x)); }
-ONEKERNEL_DEVICE float relu(float x) { return fmaxf(x, 0.0f); }
+ONEKERNEL_DEVICE float relu(float x) { return maximum(x, 0.0f); }
 ONEKERNEL_DEVICE float leaky_relu(float x, float slope) { return x < 0.0f ? slope * x : x; }
-ONEKERNEL_DEVICE float clip(float x, float low, float high) { return fminf(fmaxf(x, low), high); }
+ONEKERNEL_DEVICE float clip(float x, float low, float high) { return minimum(maximum(x, low), high); }
 // log(1 + e^x) without overflow
 ONEKERNEL_DEVICE float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 ONEKERNEL_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
