@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onekernel.device import dlpack
-from onekernel.errors import InvalidInput
+from onekernel.errors import InvalidInput, MissingExtra
 
 ITEM_BYTES = {
     "float64": 8,
@@ -32,7 +32,10 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True)
 class View:
-    """A tensor's memory. `device` is "host" or "cuda:N"; `owner` keeps the memory alive."""
+    """A tensor's memory. `device` is "host" or "cuda:N"; `owner` keeps the memory alive.
+
+    `dtype` is a name of ITEM_BYTES, or something else that no kernel parameter accepts.
+    """
 
     address: int
     dtype: str
@@ -40,10 +43,19 @@ class View:
     contiguous: bool
     device: str
     owner: Any = None
+    writable: bool = True
 
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    def overlaps(self, other: View) -> bool:
+        """Say whether two contiguous views have a byte in common."""
+        return self.address < other._end and other.address < self._end
+
+    @property
+    def _end(self) -> int:
+        return self.address + self.elements * ITEM_BYTES.get(self.dtype, 1)
 
 
 class Buffer:
@@ -90,10 +102,13 @@ class Buffer:
 
 
 def numpy_dtype(name: str) -> npt.DTypeLike:
-    """Return the numpy dtype of a name; bfloat16 comes from ml_dtypes."""
+    """Return the numpy dtype of a name; bfloat16 comes from ml_dtypes. Raises MissingExtra without it."""
     if name != "bfloat16":
         return np.dtype(name)
-    import ml_dtypes
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as error:
+        raise MissingExtra("ml_dtypes", "onnx") from error
 
     dtype: npt.DTypeLike = np.dtype(ml_dtypes.bfloat16)
     return dtype
@@ -123,11 +138,13 @@ def view(operand: Any) -> View:
 
 def _numpy_view(array: npt.NDArray[Any]) -> View:
     contiguous = bool(array.flags.c_contiguous)
-    return View(array.ctypes.data, array.dtype.name, array.shape, contiguous, "host", array)
+    return View(
+        array.ctypes.data, _name(array.dtype), array.shape, contiguous, "host", array, bool(array.flags.writeable)
+    )
 
 
 def _torch_view(tensor: Any) -> View:
-    device = "host" if tensor.device.type == "cpu" else f"cuda:{tensor.device.index}"
+    device = "host" if tensor.device.type == "cpu" else str(tensor.device)
     dtype = str(tensor.dtype).removeprefix("torch.")
     return View(tensor.data_ptr(), dtype, tuple(tensor.shape), tensor.is_contiguous(), device, tensor)
 
@@ -136,10 +153,12 @@ def _interface_view(operand: Any) -> View:
     interface = operand.__cuda_array_interface__
     dtype = np.dtype(interface["typestr"])
     shape, strides = tuple(interface["shape"]), interface.get("strides")
-    contiguous = strides is None or tuple(strides) == _row_major(shape, dtype.itemsize)
+    contiguous = strides is None or dlpack.row_major(shape, tuple(strides), dtype.itemsize)
+    address, read_only = interface["data"]
     # The protocol does not say which GPU; the driver knows it from the address.
-    return View(interface["data"][0], dtype.name, shape, contiguous, "cuda", operand)
+    return View(address, _name(dtype), shape, contiguous, "cuda", operand, not read_only)
 
 
-def _row_major(shape: tuple[int, ...], unit: int) -> tuple[int, ...]:
-    return tuple(unit * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def _name(dtype: np.dtype[Any]) -> str:
+    """Name a dtype; a foreign byte order keeps its mark (">f4"), so that it equals no parameter's dtype."""
+    return dtype.name if dtype.isnative else dtype.str

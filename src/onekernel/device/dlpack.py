@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from math import prod
 from typing import Any
 
 from onekernel.errors import InvalidInput
 
 _DEVICES = {1: "host", 2: "cuda", 3: "host", 13: "cuda"}  # kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged
-_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 
 
 class _Tensor(ctypes.Structure):
@@ -36,8 +35,14 @@ def read(operand: Any) -> tuple[int, str, tuple[int, ...], bool, str]:
     """Return (address, dtype, shape, contiguous, device) of an object with `__dlpack__`.
 
     The capsule is dropped unconsumed, so its producer frees it; the operand itself must stay alive.
+    Raises InvalidInput for what its producer will not show (read-only memory, say) or a kernel cannot use.
     """
-    capsule = operand.__dlpack__()
+    try:
+        capsule = operand.__dlpack__()
+    except BufferError as refusal:
+        raise InvalidInput(
+            expected="a tensor that its library exports by DLPack", got=f"{refusal}", todo="give a copy"
+        ) from refusal
     tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     kind, device = _KINDS.get(tensor.code), _DEVICES.get(tensor.device_type)
     if kind is None or device is None or tensor.lanes != 1:
@@ -48,7 +53,17 @@ def read(operand: Any) -> tuple[int, str, tuple[int, ...], bool, str]:
         )
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
-    row_major = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
     address = (tensor.data or 0) + tensor.byte_offset
     place = f"cuda:{tensor.device_id}" if device == "cuda" else device
-    return address, f"{kind}{tensor.bits}", shape, strides in (None, row_major), place
+    dtype = kind if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
+    return address, dtype, shape, strides is None or row_major(shape, strides, 1), place
+
+
+def row_major(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
+    """Say whether strides are dense; an axis of length 1 is never stepped over, so its stride means nothing."""
+    expected = unit
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != expected:
+            return 0 in shape
+        expected *= size
+    return True

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from onekernel.errors import EmulationFault
 
 KERNELS = Path(str(files("onekernel"))) / "kernels"
 INCLUDE = (KERNELS / "emulated", KERNELS)
-_lock = threading.Lock()  # the runtime has one machine
+_lock = threading.Lock()  # the runtime has one machine, and half a library must not be opened
 
 
 class Order(IntEnum):
@@ -83,13 +84,13 @@ class EmulatedDevice:
 
     def empty(self, shape: Sequence[int], dtype: str) -> Buffer:
         """Allocate memory filled with 0xff, which reads as NaN: what a kernel forgets to write shows."""
-        array = np.empty(tuple(shape), numpy_dtype(dtype))
-        array.view(np.uint8).fill(0xFF) if array.ndim else array.fill(np.nan)
-        return Buffer(view(array), read=_share)
+        kind = np.dtype(numpy_dtype(dtype))
+        memory = np.full(prod(shape) * kind.itemsize, 0xFF, np.uint8)
+        return Buffer(view(memory.view(kind).reshape(tuple(shape))), read=_share)
 
     def upload(self, array: npt.NDArray[Any]) -> Buffer:
         """Share a numpy array (copied only when it is not row-major)."""
-        return Buffer(view(np.ascontiguousarray(array)), read=_share)
+        return Buffer(view(np.asarray(array, order="C")), read=_share)
 
     def holds(self, where: View) -> bool:
         """Say whether a kernel of this device may use that memory."""
@@ -97,8 +98,9 @@ class EmulatedDevice:
 
     def load(self, binary: bytes, entry: str) -> int:
         """Load a kernel; return its handle."""
-        _runtime()
-        library = open_library(binary)
+        with _lock:
+            _runtime()
+            library = open_library(binary)
         return ctypes.cast(getattr(library, f"emulated_{entry}"), ctypes.c_void_p).value or 0
 
     def launch(self, handle: int, slots: Any, shape: LaunchShape, stream: int) -> None:

@@ -60,7 +60,7 @@ class GpuDevice:
 
     def upload(self, array: npt.NDArray[Any]) -> Buffer:
         """Copy a numpy array to the GPU; returns when it is there."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         buffer = self.empty(array.shape, array.dtype.name)
         if array.nbytes:
             call(self._cuda.cuMemcpyHtoD, buffer.view.address, array.ctypes.data, array.nbytes)

@@ -8,6 +8,7 @@ from math import prod
 from onekernel.errors import InvalidInput
 
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
+_BLOCK_LIMITS = (1024, 1024, 64)
 _MAX_THREADS = 1024
 
 Three = tuple[int, int, int]
@@ -26,9 +27,10 @@ class LaunchShape:
             raise InvalidInput(
                 expected=f"a grid of 1 to {_GRID_LIMITS} blocks", got=str(self.grid), todo="split the launch"
             )
-        if min(self.block) < 1 or prod(self.block) > _MAX_THREADS:
+        inside = all(1 <= size <= limit for size, limit in zip(self.block, _BLOCK_LIMITS, strict=True))
+        if not inside or prod(self.block) > _MAX_THREADS:
             raise InvalidInput(
-                expected=f"1 to {_MAX_THREADS} threads a block",
+                expected=f"1 to {_MAX_THREADS} threads a block, at most {_BLOCK_LIMITS}",
                 got=str(self.block),
                 todo="use a smaller block",
             )

@@ -12,7 +12,7 @@ from onekernel.device import Buffer, Device, View
 from onekernel.device.buffer import ITEM_BYTES, view
 from onekernel.device.parts import Part, find, pack_bytes
 from onekernel.errors import InvalidOperand
-from onekernel.fusion.chain import Chain, Operand
+from onekernel.fusion.chain import Chain, Operand, Result
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Rows, Schedule, choose
 from onekernel.jit import Binary, Kernel, KernelRequest, compile_request
@@ -51,21 +51,25 @@ class ChainKernel:
 
     @property
     def builds(self) -> list[Build]:
-        return [Build(kernel.request, schedule, kernel.binary) for schedule, kernel in self._variants.items()]
+        return [Build(kernel.request, schedule, kernel.binary) for schedule, kernel in list(self._variants.items())]
 
     def __call__(
         self, operands: Sequence[Any], outputs: Sequence[Any] | None = None, stream: Any = None
     ) -> tuple[Any, ...]:
         """Run on operands in the order of `chain.operands`; return the results, on the device.
 
-        `outputs`: tensors to write to, in the order of `chain.results`; allocated when absent. Raises InvalidOperand.
+        `outputs`: tensors to write to, in the order of `chain.results`; allocated when absent. They must not overlap
+        an operand or each other: the kernel promises that to the compiler. Raises InvalidOperand.
         """
         views = [view(operand) for operand in operands]
         shape = self._check(views)
-        results = tuple(outputs) if outputs is not None else self._allocate(shape)
+        results = self._allocate(shape) if outputs is None else tuple(outputs)
+        written = [view(result) for result in results]
+        if outputs is not None:
+            self._check_outputs(written, views, shape)
         if prod(shape) == 0:
             return results
-        alignment = gcd(*(where.address for where in views), *(view(result).address for result in results), 32)
+        alignment = gcd(*(where.address for where in (*views, *written)), 32)
         rows = _rows(self.chain, shape, _widest_pack(self.chain, self.device.arch, alignment))
         schedule = choose(rows, columns=self.chain.layout == "columns", part=self.part)
         grid = schedule.grid(rows.outer, rows.inner)
@@ -77,7 +81,7 @@ class ChainKernel:
         kernel = self._variants.get(schedule)
         if kernel is None:
             kernel = Kernel(chain_request(self.chain, schedule, self.device.arch), self.device)
-            self._variants[schedule] = kernel
+            kernel = self._variants.setdefault(schedule, kernel)  # another thread may have been faster
         return kernel
 
     @cached_property
@@ -114,10 +118,29 @@ class ChainKernel:
                 )
         return shape
 
+    def _check_outputs(self, outputs: Sequence[View], operands: Sequence[View], shape: tuple[int, ...]) -> None:
+        """Refuse results that a launch would write beyond, or that share memory with something else."""
+        if len(outputs) != len(self.chain.results):
+            raise InvalidOperand(
+                expected=f"{len(self.chain.results)} outputs of {self.chain.name}",
+                got=str(len(outputs)),
+                todo="give one tensor for each result, or none at all",
+            )
+        for index, (result, where) in enumerate(zip(self.chain.results, outputs, strict=True)):
+            if where.shape != shape:
+                raise _misfit(result, str(shape), where.shape)
+            if any(where.overlaps(other) for other in (*operands, *outputs[:index])):
+                raise InvalidOperand(
+                    expected=f"memory of its own for the result {result.name!r}",
+                    got="memory that an operand or another result uses too",
+                    todo="give another tensor, or no outputs at all",
+                )
 
-def _misfit(operand: Operand, expected: str, shape: tuple[int, ...]) -> InvalidOperand:
+
+def _misfit(item: Operand | Result, expected: str, shape: tuple[int, ...]) -> InvalidOperand:
+    role = f"{item.kind} operand" if isinstance(item, Operand) else "result"
     return InvalidOperand(
-        expected=f"{expected} for the {operand.kind} operand {operand.name!r}",
+        expected=f"{expected} for the {role} {item.name!r}",
         got=f"shape {shape}",
         todo="give a tensor of the shape that the chain was found with, up to its row counts",
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
+
+import numpy as np
 
 from onekernel.jit.request import KernelRequest, Line, Parameter
 
@@ -13,25 +16,36 @@ def kernel_text(request: KernelRequest) -> str:
     lines += [f'#include "{header}"' for header in request.headers]
     lines += ["", *(_constant(name, value) for name, value in request.constants)]
     if request.source:
-        return "\n".join([*lines, '#line 1 "source"', request.source.rstrip(), ""])
+        return "\n".join([*lines, '#line 1 "source"', request.source.rstrip(), *_declaration(request), ""])
     lines += ["", *_signature(request)]
     lines += _numbered(request.body, first=len(lines) + 1)
     return "\n".join([*lines, "}", ""])
 
 
 def float_literal(value: float) -> str:
-    """Spell a float32 exactly; non-finite values have no CUDA literal and are written as quotients."""
+    """Round to float32 and spell that; non-finite values have no CUDA literal and are written as quotients."""
+    value = ctypes.c_float(value).value  # infinite beyond the range, as a cast is
     if value != value:
         return "(0.0f / 0.0f)"
     if value in (float("inf"), float("-inf")):
         return "(1.0f / 0.0f)" if value > 0 else "(-1.0f / 0.0f)"
-    text = f"{value:.9g}"
-    return f"{text}f" if any(mark in text for mark in ".e") else f"{text}.0f"
+    return f"{np.float32(value)!s}f"  # the shortest text that reads back as this float
 
 
 def _constant(name: str, value: float) -> str:
-    kind = "int" if isinstance(value, int) else "float"
-    return f"constexpr {kind} {name} = {value if kind == 'int' else float_literal(value)};"
+    if isinstance(value, float):
+        return f"constexpr float {name} = {float_literal(value)};"
+    return f"constexpr {'int' if -(2**31) <= value < 2**31 else 'long long'} {name} = {value};"
+
+
+def _declaration(request: KernelRequest) -> list[str]:
+    """Declare a hand-written kernel again: the compiler refuses one that is absent or has other parameters."""
+    types = ", ".join(parameter.type for parameter in request.parameters)
+    return [
+        '#line 1 "parameters"',
+        f"static_assert(sizeof(&{request.name}) != 0);",
+        f'extern "C" __global__ void {request.name}({types});',
+    ]
 
 
 def _signature(request: KernelRequest) -> list[str]:

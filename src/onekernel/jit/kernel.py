@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from math import prod
+from math import isinf, prod
+from operator import index
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from onekernel import settings
 from onekernel._version import __version__
 from onekernel.device import Device, LaunchShape, get
-from onekernel.device.buffer import View, view
-from onekernel.errors import InvalidOperand
+from onekernel.device.buffer import ITEM_BYTES, View, view
+from onekernel.errors import InvalidInput, InvalidOperand
 from onekernel.jit import emulated, nvrtc
 from onekernel.jit.binary import Binary
 from onekernel.jit.cache import KernelCache, digest
@@ -23,7 +26,10 @@ from onekernel.jit.request import KernelRequest, Line, Parameter
 
 _SLOTS: dict[str, Any] = {"int": ctypes.c_int32, "long long": ctypes.c_int64, "float": ctypes.c_float}
 
-Grid = int | tuple[int, ...]
+_INTEGERS = (int, np.integer)
+_NUMBERS = (int, float, np.integer, np.floating)
+
+Grid = int | Sequence[int]
 
 
 @cache
@@ -129,11 +135,15 @@ def _pack(parameters: tuple[Parameter, ...], operands: tuple[Any, ...], device: 
 def _slot(parameter: Parameter, operand: Any, device: Device) -> Any:
     if parameter.pointer:
         return ctypes.c_void_p(_checked(parameter, view(operand), device).address)
-    kinds = (int, float) if parameter.type == "float" else (int,)
-    if not isinstance(operand, kinds) or isinstance(operand, bool):
+    real = parameter.type == "float"
+    if not isinstance(operand, _NUMBERS if real else _INTEGERS) or isinstance(operand, bool):
         raise _refuse(parameter, f"a number of type {parameter.type}", repr(operand))
-    slot = _SLOTS[parameter.type](operand)
-    if parameter.type != "float" and slot.value != operand:  # ctypes wraps silently
+    try:
+        slot = _SLOTS[parameter.type](float(operand) if real else int(operand))
+        fits = isinf(slot.value) == isinf(operand) if real else slot.value == operand  # ctypes wraps silently
+    except OverflowError:  # an int that no float holds
+        fits = False
+    if not fits:
         raise _refuse(parameter, f"a number that fits {parameter.type}", repr(operand))
     return slot
 
@@ -143,6 +153,10 @@ def _checked(parameter: Parameter, where: View, device: Device) -> View:
         raise _refuse(parameter, f"dtype {parameter.dtype}", where.dtype)
     if not where.contiguous:
         raise _refuse(parameter, "a row-major contiguous tensor", f"a strided view of shape {where.shape}")
+    if where.address % (unit := ITEM_BYTES[where.dtype]):
+        raise _refuse(parameter, f"an address that is a multiple of {unit} bytes", hex(where.address))
+    if parameter.writable and not where.writable:
+        raise _refuse(parameter, "writable memory", "read-only memory")
     if where.elements and not device.holds(where):
         raise _refuse(parameter, f"memory of the device {device.name!r}", where.device)
     return where
@@ -157,14 +171,25 @@ def _refuse(parameter: Parameter, expected: str, got: str) -> InvalidOperand:
 
 
 def _three(size: Grid) -> tuple[int, int, int]:
-    sizes = (size,) if isinstance(size, int) else size
-    return (*sizes, *[1] * (3 - len(sizes)))[:3]  # type: ignore[return-value]
+    try:
+        sizes = [index(item) for item in (size if isinstance(size, Sequence) else (size,))]
+        x, y, z = sizes + [1] * (3 - len(sizes)) if sizes else []
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            expected="a grid and a block of one to three whole numbers", got=repr(size), todo="correct the launch"
+        ) from error
+    return x, y, z
 
 
 def _stream_handle(stream: Any) -> int:
     if stream is None:
         return 0
-    return int(getattr(stream, "cuda_stream", stream))
+    try:
+        return int(getattr(stream, "cuda_stream", stream))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            expected="a stream handle, a torch stream or None", got=repr(stream), todo="give the handle as a number"
+        ) from error
 
 
 __all__ = ["Kernel", "Line", "compile_request", "kernel", "request_key"]

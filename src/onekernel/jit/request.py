@@ -87,6 +87,15 @@ class KernelRequest:
     min_blocks: int = 0  # blocks per multiprocessor to leave registers for; 0 leaves it to the compiler
     cluster: int = 1
 
+    def __post_init__(self) -> None:
+        for name, value in ((self.name, 0), *self.constants):
+            if not name.isidentifier() or not isinstance(value, int | float) or isinstance(value, bool):
+                raise InvalidInput(
+                    expected="a kernel and constants with the names of variables, the constants int or float",
+                    got=f"{name!r} = {value!r}" if name != self.name else repr(name),
+                    todo="correct the kernel's name or constants",
+                )
+
     def __str__(self) -> str:
         from onekernel.jit.generate import kernel_text
 
