@@ -14,6 +14,7 @@ import numpy as np
 from onekernel.device import Buffer, Device, get
 from onekernel.device.buffer import numpy_dtype
 from onekernel.device.emulated import EmulatedDevice, Order
+from onekernel.device.parts import Part
 from onekernel.fusion.chain import Chain, Kind, Operand, Result, Step
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.fusion.oracle import run_chain
@@ -137,14 +138,17 @@ def cuda() -> Machine:
     return Machine(get("cuda"))
 
 
-def check(chain: Chain, case: Case, machine: Machine, seed: int = 0) -> tuple[ChainKernel, list[Comparison]]:
-    """Run a chain on fresh random operands; compare every result with the float64 oracle and check its margins."""
-    random = np.random.default_rng(seed)
+def check(chain: Chain, case: Case, machine: Machine, part: Part | None = None) -> tuple[ChainKernel, list[Comparison]]:
+    """Run a chain on random operands; compare every result with the float64 oracle and check its margins.
+
+    `part`: whose limits choose the schedule, when it is not the machine's own.
+    """
+    random = np.random.default_rng(0)
     shift = int(case.shifted)
     arrays = [_random(chain, item.kind, case.shape, random) for item in chain.operands]
     placed = [machine.put(array, item.dtype, shift) for item, array in zip(chain.operands, arrays, strict=True)]
     blanks = [machine.blank(case.shape, item.dtype, shift) for item in chain.results]
-    kernel = ChainKernel(chain, machine.device)
+    kernel = ChainKernel(chain, machine.device, part)
     kernel(placed, outputs=[view for view, _ in blanks])
     expected = run_chain(chain, [tensor.numpy().astype(np.float64) for tensor in placed])
     comparisons = []
