@@ -11,7 +11,7 @@ import pytest
 
 from kernel_cases import CASES, Case, check, emulated, residual_gelu
 from onekernel.device.parts import Part, find, pack_bytes
-from onekernel.fusion.schedule import MAX_HELD, MAX_THREADS, MAX_VALUES, WARP, Rows, Schedule, choose
+from onekernel.fusion.schedule import MAX_THREADS, MAX_VALUES, WARP, Rows, Schedule, choose
 from test_kernels import OTHER_ARCHS, OTHER_SHAPES
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
@@ -57,7 +57,6 @@ def test_every_choice_covers_its_row_and_fits_the_machine(arch: str) -> None:
             reach = chosen.items * chosen.lanes * chosen.blocks * (1 if tile else chosen.pack)
             assert rows.hidden <= reach, why
             assert chosen.items * chosen.pack <= (2 if chosen.place == "LaneRow" else 1) * MAX_VALUES, why
-            assert tile or rows.hidden <= 4 * MAX_HELD, why
         assert chosen.threads % WARP == 0, why
         assert chosen.threads <= (MAX_THREADS if chosen.blocks == 1 else MAX_THREADS // 2), why
         assert chosen.blocks in ((1, 2, 4, 8) if find(arch).arch_number >= 90 else (1,)), why
