@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from onekernel.cli import main
+from onekernel.cli.console import table
 from onekernel.optimize import judge
 from small_models import HIDDEN, Builder
 
@@ -100,7 +102,8 @@ def test_a_difference_that_the_original_has_too_decides_nothing(
     monkeypatch.setattr(judge, "cpu_session", lambda *_, **__: Moody())
     code, out, _ = run("optimize", touchy, "--inputs", "auto")
     assert code == 3
-    assert "inconclusive: the original differs from itself" in out
+    assert "limit 1e-04; first at" in out
+    assert "but the original differs from itself" in out
 
 
 def bad_models(folder: Path) -> dict[str, Path]:
@@ -195,3 +198,26 @@ def test_python_dash_m_without_a_traceback() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_said_often_is_said_once_and_nothing_found_has_no_tables(run: Run, tmp_path: Path) -> None:
+    b = Builder()
+    weights = b.weight(HIDDEN), b.weight(HIDDEN)
+    x = "x"
+    for _ in range(3):
+        x = b.node("LayerNormalization", b.node("MatMul", x, b.weight(HIDDEN, HIDDEN)), *weights)
+    onnx.save(b.model(["x"], [x]), tmp_path / "m.onnx")
+    code, out, _ = run("optimize", tmp_path / "m.onnx", "--inputs", "auto", "--gpu", "h200")
+    assert code == 0
+    assert "m: no chain was fused" in out
+    assert "it would save nothing on NVIDIA H200 (3 times)" in out
+    assert out.count("undone") == 1
+    assert "registers" not in out
+
+
+def test_names_of_kernels_are_whole_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = table(
+        "t", ("chain", "normalises", ">bytes saved"), [("layer_norm_gelu_add_mask", "columns of 192", "1 kB")]
+    )
+    Console(width=45).print(drawn)
+    assert "layer_norm_gelu_add_mask" in capsys.readouterr().out

@@ -118,6 +118,38 @@ def test_a_saved_model_is_replaced_and_other_files_are_not(saved: onekernel.Opti
     assert onekernel.load(tmp_path / "empty").chains == saved.chains
 
 
+@pytest.mark.parametrize("content", ["5", '"onekernel"', '["onekernel"]'])
+def test_a_manifest_of_somebody_else_is_not_ours(tmp_path: Path, content: str) -> None:
+    (tmp_path / folder.MANIFEST).write_text(content)
+    with pytest.raises(InvalidInput, match="a folder with other files"):
+        folder.check_writable(tmp_path)
+
+
+def test_a_link_is_followed_and_the_working_folder_can_be_written(
+    saved: onekernel.Optimization, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "place").mkdir()
+    (tmp_path / "link").symlink_to("place")
+    saved.model.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "place" / folder.MANIFEST).exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    saved.model.save(Path("."))
+    assert onekernel.load(tmp_path / "here").chains == saved.chains
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "link", "out", "place"]
+
+
+@pytest.mark.usefixtures("saved")
+@pytest.mark.parametrize("name", ["segments/00.onnx", "constants.npz"])
+@pytest.mark.parametrize("content", [None, b"x"])
+def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, name: str, content: bytes | None) -> None:
+    path = tmp_path / "out" / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(InvalidInput, match="a damaged one"):
+        onekernel.load(tmp_path / "out")
+
+
 def test_a_failed_save_leaves_the_old_one_and_no_litter(
     saved: onekernel.Optimization, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +184,7 @@ def test_a_failed_swap_puts_the_old_one_back(
     ("content", "words"),
     [
         (None, "no such folder"),
+        ('{"format": 1}', "damaged"),
         ("", "no readable manifest"),
         ("[]", "another"),
         ('{"format": 99}', "another"),

@@ -233,3 +233,56 @@ def test_a_real_recogniser(ocr_recogniser: Path) -> None:
     result = onekernel.optimize(ocr_recogniser, [x], gpu="t4")
     assert len(result.chains) == 5
     assert [verdict.decision for verdict in result.verdicts] == ["keep"] * 6
+
+
+def norm_alone() -> Any:
+    """A norm without scale and shift: its kernel must not be called like a function of CUDA."""
+    b = Builder()
+    x = b.node("MatMul", "x", b.weight(HIDDEN, HIDDEN))
+    centred = b.node("Sub", x, b.node("ReduceMean", x, axes=[-1]))
+    variance = b.node("ReduceMean", b.node("Mul", centred, centred), axes=[-1])
+    output = b.node("Div", centred, b.node("Sqrt", b.node("Add", variance, b.weight(1, value=1e-5))))
+    return b, output
+
+
+def test_a_norm_without_scale_and_shift_compiles() -> None:
+    b, output = norm_alone()
+    result = onekernel.optimize(b.model(["x"], [output]), INPUTS)
+    assert [item.undone for item in result.candidates] == [""]
+
+
+def test_a_chain_that_no_output_needs_is_no_candidate() -> None:
+    b, _ = norm_alone()
+    assert onekernel.optimize(b.model(["x"], [b.node("Exp", "x")]), INPUTS).candidates == ()
+
+
+def test_a_model_that_the_optimisations_of_onnx_runtime_break_is_loaded_without_them() -> None:
+    b = Builder()
+    output, _ = b.norm(b.node("Cast", "half", to=TensorProto.FLOAT))
+    narrow = b.node("Relu", b.node("Cast", output, to=TensorProto.FLOAT16))
+    half = helper.make_tensor_value_info("half", TensorProto.FLOAT16, ["rows", HIDDEN])
+    content = b.model([], [b.node("Cast", narrow, to=TensorProto.FLOAT)], more=[half]).SerializeToString()
+    inputs = {"half": INPUTS["x"].astype(np.float16)}
+    reference = cpu_session(content, optimize=False).run(None, inputs)[0]
+    assert relative_error(cpu_session(content).run(None, inputs)[0], reference) < 1e-3
+
+
+@pytest.mark.parametrize(("moody", "decision"), [("a", "reject"), ("b", "inconclusive")])
+def test_one_output_that_drifts_does_not_excuse_another(
+    monkeypatch: pytest.MonkeyPatch, moody: str, decision: str
+) -> None:
+    b = Builder()
+    names = [b.norm(b.node("MatMul", "x", b.weight(HIDDEN, HIDDEN)))[0] for _ in range(2)]
+    model = b.model(["x"], names)
+
+    class Drifting:
+        def run(self, wanted: list[str], inputs: dict[str, Any]) -> list[Any]:
+            exact = cpu_session(model.SerializeToString()).run(wanted, inputs)
+            return [value + (name == names[moody == "b"]) for name, value in zip(wanted, exact, strict=True)]
+
+    opened = open_target(model, INPUTS)
+    fused = story.splice(opened.model, b.chains, wrong_in(1, 1e-2)(None))
+    monkeypatch.setattr(judge, "cpu_session", lambda *_, **__: Drifting())
+    verdict = judge.judge_model(opened, fused, LIMITS)
+    assert verdict.decision == decision
+    assert names[1] in verdict.reason

@@ -420,7 +420,7 @@ def test_what_no_kernel_can_do_is_left(shape: tuple[int, ...], dtype: str, reaso
 @pytest.mark.parametrize("hidden", [1, 65_536])
 def test_what_a_kernel_can_do_is_found(hidden: int, dtype: str) -> None:
     (chain,) = find_chains(standardize_graph((2, hidden), dtype)).chains
-    assert (chain.hidden, chain.operands[0].dtype, chain.name) == (hidden, dtype, "norm")
+    assert (chain.hidden, chain.operands[0].dtype, chain.name) == (hidden, dtype, "plain_norm")
 
 
 # --- the fused operator of opset 17

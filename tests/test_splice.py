@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onekernel.errors import InvalidInput
-from onekernel.fusion.chain import Operand
+from onekernel.errors import InvalidInput, InvalidOperand
+from onekernel.fusion.chain import Chain, Operand
 from onekernel.splice.engine import HostEngine, cpu_session
 from onekernel.splice.loop import Step, make_loop
 from onekernel.splice.model import FusedModel
 from onekernel.splice.onnxruntime import splice
 from onekernel.splice.plan import Launch, Segment, cut
 from onekernel.splice.segments import reseeded
+from onekernel.splice.signature import Spec, bind
 from onekernel.verify import relative_error
 from small_models import HIDDEN, ROWS, Builder, meaning
 
@@ -327,3 +328,27 @@ def test_random_graphs(data: st.DataObject) -> None:
     outputs = data.draw(st.lists(st.sampled_from(inner), min_size=1, max_size=3, unique=True))
     model = b.model(["x", "y"], outputs, flag=True)
     check(b, model, {**sample("x", "y"), "flag": np.array(data.draw(st.booleans()))})
+
+
+def test_sizes_that_a_kernel_refuses_are_told_in_names_of_the_model() -> None:
+    b = Builder()
+    output, _ = b.norm("x", residual="y")
+
+    def refuse(_: Chain) -> Any:
+        def call(_: Any) -> Any:
+            raise InvalidOperand(expected="(2, 6) for the full operand 'in1'", got="(1, 6)", todo="...")
+
+        return call
+
+    fused = splice(b.model(["x", "y"], [output]), b.chains, HostEngine(refuse))
+    with pytest.raises(InvalidInput, match=r"'x' \[2, 6\], 'y' \[1, 6\].*optimize the model again"):
+        fused([np.zeros((rows, HIDDEN), np.float32) for rows in (2, 1)])
+
+
+def test_lists_become_arrays_and_foreign_byte_order_is_refused() -> None:
+    numbers, words = Spec("n", "int64", ("k",)), Spec("w", "string", ("k",))
+    bound = bind([numbers, words], [[1, 2], ["a", "b"]])
+    assert bound["n"].tolist() == [1, 2]
+    assert bound["w"].tolist() == ["a", "b"]
+    with pytest.raises(InvalidInput, match=">f4"):
+        bind([Spec("x", "float32", ("k",))], [np.ones(2, ">f4")])

@@ -83,3 +83,35 @@ def test_text_is_not_made_up_and_sequences_are_refused() -> None:
     )
     with pytest.raises(InvalidInput, match="tensors only"):
         open_target(broken)
+
+
+def test_made_up_inputs_that_the_model_refuses_are_named() -> None:
+    table = numpy_helper.from_array(np.ones(24, np.float32), "w")
+    with pytest.raises(InvalidInput, match=r"made-up inputs x float32\[1, 64\].*give --inputs FILE.npz"):
+        open_target(model({"x": (1, ["n", "t"])}, helper.make_node("Add", ["x", "w"], ["y"]), weights=[table]), "auto")
+
+
+def test_text_can_be_given() -> None:
+    same = helper.make_node("Identity", ["x"], ["z"])
+    y = helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT)
+    opened = open_target(model({"x": (TensorProto.STRING, ["n"])}, same, y), {"x": np.array(["1", "2"])})
+    assert opened.graph.values["y"].shape == (2,)
+
+
+@pytest.mark.parametrize("target", [None, 5, b"bytes"])
+def test_what_is_no_model_is_refused(target: Any) -> None:
+    with pytest.raises(InvalidInput, match="expected an ONNX model, got"):
+        open_target(target)
+
+
+def test_weights_that_are_not_there_are_refused() -> None:
+    away = numpy_helper.from_array(np.ones(3, np.float32), "w")
+    away.data_location = TensorProto.EXTERNAL
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    with pytest.raises(InvalidInput, match="'w' in another file"):
+        open_target(model({"x": (1, [3])}, add, weights=[away]))
+    sparse = model({"x": (1, [3])}, add)
+    values, indices = helper.make_tensor("w", 1, [1], [1.0]), helper.make_tensor("i", TensorProto.INT64, [1], [0])
+    sparse.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    with pytest.raises(InvalidInput, match="the sparse 'w'"):
+        open_target(sparse)

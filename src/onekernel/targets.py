@@ -24,7 +24,8 @@ from onekernel.splice.signature import Array, Inputs, Spec, bind, inputs_of, out
 
 FIRST_AXIS, OTHER_AXIS = 1, 64
 OTHER_TYPES = ("sequence_type", "map_type", "optional_type", "sparse_tensor_type")
-_TODO = "give --inputs FILE.npz with one array for each input, or --inputs auto"
+_FILE = "give --inputs FILE.npz with one array for each input"
+_TODO = f"{_FILE}, or --inputs auto"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,14 @@ def open_target(target: str | Path | Any, inputs: Inputs | str | Path | None = N
             todo = "export the model with tensors only"
             raise InvalidInput(expected="tensors as inputs and outputs", got=str(spec), todo=todo)
     arrays = bind(specs, _given(model, specs, inputs))
-    return Target(name, model, onnx_reader.read(model, arrays), arrays)
+    try:
+        return Target(name, model, onnx_reader.read(model, arrays), arrays)
+    except InvalidInput as error:
+        if isinstance(inputs, str) and inputs == "auto":
+            sizes = ", ".join(f"{key} {array.dtype}{list(array.shape)}" for key, array in arrays.items())
+            got = f"{error.got} (with made-up inputs {sizes})"
+            raise InvalidInput(expected=error.expected, got=got, todo=_FILE) from error
+        raise
 
 
 def _given(model: Any, specs: Sequence[Spec], inputs: Inputs | str | Path | None) -> Inputs:
@@ -89,7 +97,7 @@ def make_up(model: Any, specs: Sequence[Spec]) -> dict[str, Array]:
 
 def _shape(spec: Spec, lengths: dict[str, int]) -> list[int]:
     if spec.shape is None or spec.dtype in ("string", "unknown"):
-        raise InvalidInput(expected="an input of known rank and numeric type", got=str(spec), todo=_TODO)
+        raise InvalidInput(expected="an input of known rank and numeric type", got=str(spec), todo=_FILE)
     return [_length(size, axis, lengths) for axis, size in enumerate(spec.shape)]
 
 

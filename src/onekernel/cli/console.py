@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Literal
 
 import click
 from rich.console import Console
@@ -73,10 +74,11 @@ def terminal() -> Console:
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Lay out rows of text; a head that starts with ">" is aligned to the right."""
+    """Lay out rows of text; a head that starts with ">" is aligned to the right. The first column is never cut."""
     drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for head in heads:
-        drawn.add_column(head.removeprefix(">"), justify="right" if head.startswith(">") else "left")
+    for place, head in enumerate(heads):
+        side: Literal["left", "right"] = "right" if head.startswith(">") else "left"
+        drawn.add_column(head.removeprefix(">"), justify=side, no_wrap=place == 0)
     for row in rows:
         drawn.add_row(*row)
     return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from onekernel.cli.console import CODES, duration, progress, size, table, termin
 if TYPE_CHECKING:
     from onekernel.optimize import Candidate, Optimization
 
-CHAINS = ("chain", "normalises", ">count", ">operators", ">launches", ">bytes no longer moved", ">predicted")
+CHAINS = ("chain", "normalises", ">count", ">operators", ">launches", ">bytes saved", ">predicted")
 KERNELS = ("kernel", "arch", ">registers", ">spilled bytes", ">compiled in")
 
 
@@ -40,10 +41,13 @@ def command(model: str, as_json: bool, **options: Any) -> int:
 
 def _show(result: Optimization) -> None:
     screen = terminal()
-    screen.print(table(f"{result.name}: chains found", CHAINS, _chains(result)))
-    screen.print(table("\nkernels built", KERNELS, _kernels(result)))
-    for line in ("", *_closing(result)):
-        screen.print(line, soft_wrap=True, markup=False)
+    if result.kept:
+        screen.print(table(f"{result.name}: chains fused", CHAINS, _chains(result)))
+        screen.print(table("\nkernels built", KERNELS, _kernels(result)))
+    else:
+        screen.print(f"{result.name}: no chain was fused", style="bold", markup=False)
+    for line, times in Counter(_closing(result)).items():
+        screen.print(line if times == 1 else f"{line} ({times} times)", soft_wrap=True, markup=False)
 
 
 def _chains(result: Optimization) -> Iterator[tuple[str, ...]]:
@@ -67,6 +71,7 @@ def _kernels(result: Optimization) -> Iterator[tuple[str, ...]]:
 
 
 def _closing(result: Optimization) -> Iterator[str]:
+    yield ""
     yield from (f"undone   {item.chain.name}: {item.undone}" for item in result.candidates if item.undone)
     yield from (f"left     {item.source[0]}: {item.reason}" for item in result.left)
     if worst := result.worst_kernel:

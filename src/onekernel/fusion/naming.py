@@ -16,7 +16,8 @@ def slug(chain: Chain) -> str:
     norm = ["norm"]
     if after[:2] == ["scale", "shift"]:
         norm, after = ["layer", "norm"], after[2:]
-    return "_".join([*before, *norm, *after])
+    words = [*before, *norm, *after]
+    return "_".join(words if len(words) > 1 else ["plain", *words])  # CUDA has a function `norm` of its own
 
 
 _NAMES = {("mul", "channel"): "scale", ("add", "channel"): "shift", ("mul", "row"): "mask"}

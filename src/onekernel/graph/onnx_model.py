@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onekernel.errors import InvalidInput, MissingExtra
 
@@ -28,6 +28,7 @@ def load(source: str | Path | ModelProto) -> ModelProto:
     except ModuleNotFoundError as error:
         raise MissingExtra("onnx", "onnx") from error
     model = _parse(Path(source)) if isinstance(source, (str, Path)) else source
+    _check_kind(model)
     _check_opset(model)
     if model.functions:
         model = inliner.inline_local_functions(model)
@@ -89,7 +90,7 @@ def _parse(path: Path) -> ModelProto:
         model = onnx.load(str(path), format="protobuf")
     except DecodeError as error:
         raise InvalidInput(expected=f"an ONNX model at {path}", got="another format", todo=hint) from error
-    except (OSError, onnx.checker.ValidationError) as error:
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
         reason = str(error).splitlines()[0]
         todo = "put the external data files beside the model"
         raise InvalidInput(expected=f"the whole of {path}", got=reason, todo=todo) from error
@@ -97,6 +98,21 @@ def _parse(path: Path) -> ModelProto:
         got = "another format" if path.stat().st_size else "an empty file"
         raise InvalidInput(expected=f"an ONNX model at {path}", got=got, todo=hint)
     return model
+
+
+def _check_kind(model: Any) -> None:
+    from onnx import ModelProto, external_data_helper
+
+    if not isinstance(model, ModelProto):
+        todo = "give the path of an .onnx file, or what onnx.load returns"
+        raise InvalidInput(expected="an ONNX model", got=type(model).__name__, todo=todo)
+    outside = next(filter(external_data_helper.uses_external_data, model.graph.initializer), None)
+    if outside is not None:
+        todo = "read it with onnx.load, which reads the external data too"
+        raise InvalidInput(expected="a model with its weights", got=f"{outside.name!r} in another file", todo=todo)
+    if model.graph.sparse_initializer:
+        name = model.graph.sparse_initializer[0].values.name
+        raise InvalidInput(expected="dense weights", got=f"the sparse {name!r}", todo="export the weights as dense")
 
 
 def _check_opset(model: ModelProto) -> None:

@@ -6,7 +6,7 @@ outer values that they read are listed among the node's inputs). It refuses to k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ _FOLDED = {
 
 
 def read(source: str | Path | ModelProto, inputs: Mapping[str, Array]) -> Graph:
-    """Read an ONNX model as a graph whose shapes are those of one run on `inputs`.
+    """Read an ONNX model as a graph whose shapes are those of one run on `inputs`, without what no output needs.
 
     Raises InvalidInput when the file, an operator, the opset or an input cannot be used.
     """
@@ -48,10 +48,11 @@ def read(source: str | Path | ModelProto, inputs: Mapping[str, Array]) -> Graph:
     for name, seen in trace(model, inputs, folded).items():
         if name not in constants:
             values[name] = Value(name, seen.dtype, seen.shape, seen.content if name in folded else None)
-    used = _used(model)
+    live = _live(model)
+    used = _used(live, model)
     fixed = {*constants, *folded}
     nodes: list[Node] = []
-    for proto in model.graph.node:
+    for proto in live:
         if not fixed.issuperset(proto.output):
             nodes += _nodes(_application(proto, standard_opset(model), values, used), captured(proto))
     return Graph(
@@ -87,10 +88,22 @@ def _application(node: NodeProto, opset: int, values: dict[str, Value], used: fr
     return Application(node.op_type, node.name, tuple(node.input), tuple(node.output), attributes, opset, values, used)
 
 
-def _used(model: ModelProto) -> frozenset[str]:
-    graph = model.graph
-    read_by_nodes = {name for node in graph.node for name in (*node.input, *captured(node))}
-    return frozenset(read_by_nodes | {value.name for value in graph.output})
+def _live(model: ModelProto) -> list[NodeProto]:
+    """Nodes that some output of the model needs, in the model's order; the others never run."""
+    writers = {name: node for node in model.graph.node for name in node.output if name}
+    live: set[str] = set()
+    pending = [value.name for value in model.graph.output]
+    while pending:
+        node = writers.get(pending.pop())
+        if node is not None and node.name not in live:
+            live.add(node.name)
+            pending += (*node.input, *captured(node))
+    return [node for node in model.graph.node if node.name in live]
+
+
+def _used(nodes: Iterable[NodeProto], model: ModelProto) -> frozenset[str]:
+    read_by_nodes = {name for node in nodes for name in (*node.input, *captured(node))}
+    return frozenset(read_by_nodes | {value.name for value in model.graph.output})
 
 
 def _value(name: str, array: Array) -> Value:

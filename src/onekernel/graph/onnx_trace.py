@@ -38,7 +38,7 @@ def check_inputs(model: ModelProto, inputs: Mapping[str, Array]) -> None:
     faults = [f"no {name!r}" for name in wanted if name not in inputs]
     faults += [f"an unknown {name!r}" for name in inputs if name not in wanted]
     faults += [
-        f"{name!r} as {array.dtype}{list(array.shape)}"
+        f"{name!r} as {dtype_of(array)}{list(array.shape)}"
         for name, array in inputs.items()
         if name in wanted and not _fits(wanted[name], array)
     ]
@@ -77,6 +77,11 @@ def dtype_name(element: int) -> str:
     from onnx import helper
 
     return "string" if element == 8 else str(np.dtype(helper.tensor_dtype_to_np_dtype(element)))
+
+
+def dtype_of(array: Array) -> str:
+    """Name of an array's dtype as `dtype_name` spells it; one in foreign byte order has no such name (">f4")."""
+    return "string" if array.dtype.kind in "OU" else str(array.dtype)
 
 
 def _seen(name: str, got: Any, types: Mapping[str, TypeProto]) -> tuple[str, Seen | None]:
@@ -144,7 +149,7 @@ def _signature(value: ValueInfoProto) -> str:
 
 
 def _fits(value: ValueInfoProto, array: Array) -> bool:
-    if str(array.dtype) != dtype_name(value.type.tensor_type.elem_type):
+    if dtype_of(array) != dtype_name(value.type.tensor_type.elem_type):
         return False
     if not value.type.tensor_type.HasField("shape"):
         return True

@@ -12,6 +12,7 @@ only; how a part is run is the engine's business.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ import numpy as np
 from onekernel._version import __version__
 from onekernel.device import Device, get
 from onekernel.device.buffer import numpy_dtype
-from onekernel.errors import InvalidInput
+from onekernel.errors import InvalidInput, OneKernelError
 from onekernel.fusion.chain import Chain, Operand, Result, Step
 from onekernel.splice import kernels
 from onekernel.splice.engine import Engine, engine_for
@@ -39,21 +40,22 @@ MANIFEST = "manifest.json"
 def save(model: FusedModel, folder: Path) -> Path:
     """Write a fused model; a folder written before is replaced, any other that is not empty is refused.
 
-    Raises InvalidInput when the place cannot be written.
+    A link is followed. Raises InvalidInput when the place cannot be written.
     """
     check_writable(folder)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    place = Path(os.path.realpath(folder))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     old = temporary.with_name(f"{temporary.name}.old")
     try:
         temporary.chmod(0o755)
         _write(model, temporary)
-        if folder.exists():
-            folder.rename(old)
-        temporary.rename(folder)
+        if place.exists():
+            place.rename(old)
+        temporary.rename(place)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         if old.exists():
-            old.rename(folder)
+            old.rename(place)
         raise _unwritable(folder, error.strerror or str(error)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -70,8 +72,9 @@ def check_writable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise _unwritable(folder, "a file")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent):
+        place = Path(os.path.realpath(folder))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent):
             pass
     except OSError as error:
         raise _unwritable(folder, error.strerror or str(error)) from error
@@ -88,6 +91,17 @@ def load(folder: str | Path, *, device: Device | str | None = None, engine: Engi
     if engine is None:
         engine = engine_for(get(device) if device is None or isinstance(device, str) else device)
     kernels.adopt(folder / "kernels")
+    try:
+        return _assembled(folder, manifest, engine)
+    except OneKernelError:
+        raise
+    except Exception as error:  # what the readers of JSON, npz and ONNX raise has no root in common
+        reason = f"a damaged one ({type(error).__name__}: {error})"
+        todo = "write it again with `onekernel optimize MODEL -o FOLDER`"
+        raise InvalidInput(expected=f"a whole saved model at {folder}", got=reason, todo=todo) from error
+
+
+def _assembled(folder: Path, manifest: Mapping[str, Any], engine: Engine) -> FusedModel:
     model = assemble(
         [_part(folder, item) for item in manifest["steps"]],
         [_chain(item) for item in manifest["chains"]],
@@ -139,9 +153,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _is_ours(folder: Path) -> bool:
     try:
-        return "onekernel" in json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
+    return isinstance(manifest, dict) and "onekernel" in manifest
 
 
 def _unwritable(folder: Path, got: str) -> InvalidInput:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onekernel.errors import InvalidInput, InvalidOperand
 from onekernel.fusion.chain import Chain
 from onekernel.splice import segments
 from onekernel.splice.engine import Engine
-from onekernel.splice.loop import Step, make_loop
+from onekernel.splice.loop import Call, Step, make_loop
 from onekernel.splice.model import FusedModel, Part
 from onekernel.splice.plan import Segment, cut
 from onekernel.splice.signature import Array, Spec, inputs_of, outputs_of
@@ -74,6 +75,28 @@ def assemble(
 
 def _call(part: Part, chains: Sequence[Chain], engine: Engine) -> Any:
     if part.chain is not None:
-        return engine.kernel(chains[part.chain])
+        return _in_words_of_the_model(engine.kernel(chains[part.chain]), chains[part.chain])
     assert part.segment is not None
     return engine.session(part.segment, part.inputs, part.outputs)
+
+
+def _in_words_of_the_model(kernel: Call, chain: Chain) -> Call:
+    """Refuse what a kernel refuses, naming values of the model instead of parameters of the kernel."""
+
+    def call(values: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return kernel(values)
+        except InvalidOperand as error:
+            shapes = (f"{item.name!r} {_shape(value)}" for item, value in zip(chain.operands, values, strict=True))
+            sample = f"the sample's {list(chain.sample_shape)}"
+            raise InvalidInput(
+                expected=f"values of {chain.name!r} with sizes that relate to each other as in {sample}",
+                got=", ".join(shapes),
+                todo="optimize the model again with inputs of the new sizes",
+            ) from error
+
+    return call
+
+
+def _shape(value: Any) -> list[int]:
+    return list(value.shape() if callable(value.shape) else value.shape)  # an OrtValue's is a method

@@ -1,6 +1,6 @@
 """What a model takes and gives: names, dtypes and shapes, and the rules for handing it one call's inputs.
 
-It reads what an ONNX model declares and nothing else of it; arrays are checked, never changed.
+It reads what an ONNX model declares and nothing else of it; values are checked, never changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onekernel.errors import InvalidInput
-from onekernel.graph.onnx_trace import dtype_name
+from onekernel.graph.onnx_trace import dtype_name, dtype_of
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, Array] | Sequence[Array]
@@ -75,19 +75,19 @@ def bind(specs: Sequence[Spec], inputs: Inputs) -> dict[str, Array]:
         _refuse(specs, f"a bare {type(inputs).__name__}")
     if set(given) != {spec.name for spec in specs}:
         _refuse(specs, "the names " + (", ".join(given) or "(none)"))
+    arrays = {name: np.asarray(array) for name, array in given.items()}
     for spec in specs:
-        _check(spec, given[spec.name])
-    return given
+        _check(spec, arrays[spec.name])
+    return arrays
 
 
 def _check(spec: Spec, array: Array) -> None:
-    array = np.asarray(array)
     fits = spec.shape is None or (
         len(spec.shape) == array.ndim
         and all(isinstance(a, str) or a == b for a, b in zip(spec.shape, array.shape, strict=True))
     )
-    if array.dtype.name != spec.dtype.replace("string", "object") or not fits:
-        got = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
+    if dtype_of(array) != spec.dtype or not fits:
+        got = f"{dtype_of(array)}[{','.join(map(str, array.shape))}]"
         raise InvalidInput(expected=f"input {spec}", got=got, todo="convert the array to the declared dtype and shape")
 
 
