@@ -151,9 +151,18 @@ def test_damaged_entries_are_built_again(tmp_path: Path, damage: str) -> None:
 def test_an_unusable_folder_costs_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = KernelCache(tmp_path / "file")
-    with pytest.warns(UserWarning, match="continuing in memory"):
+    with pytest.warns(UserWarning, match="stay in memory"):
         assert cache.get("k", "key", "text", lambda: BINARY) == BINARY
     assert cache.get("k", "other", "text", lambda: BINARY) == BINARY
+
+
+def test_a_folder_that_cannot_be_written_is_still_read(tmp_path: Path) -> None:
+    stored(tmp_path, lambda: BINARY)
+    (tmp_path / "new.other").write_text("in the way of a folder")
+    cache = KernelCache(tmp_path)
+    with pytest.warns(UserWarning, match="cannot be written"):
+        cache.get("new", "other", "text", lambda: BINARY)
+    assert cache.get("k", "key", "text", must_not_build) == BINARY
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
                          build.json  resources, compiler, log, and the hash of kernel.bin
 
 Every file is written beside its place, synced and renamed; build.json comes last and makes the entry valid. A reader
-that finds a wrong hash builds again. A cache folder that cannot be used costs one warning, never an error.
+that finds a wrong hash builds again. A cache folder that cannot be written costs one warning, never an error, and is
+still read.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class KernelCache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._writable = True
         self._memory: dict[str, Binary] = {}
         self._lock = threading.RLock()
 
@@ -59,15 +61,15 @@ class KernelCache:
     def _build(self, name: str, key: str, text: str, build: Callable[[], Binary]) -> Binary:
         binary = build()
         entry = self.entry(name, key)
-        if entry is not None:
+        if entry is not None and self._writable:
             try:
                 _publish(entry, text, binary)
             except OSError as problem:
+                self._writable = False
                 warnings.warn(
-                    f"kernel cache {self.folder} is not usable ({problem}); continuing in memory",
+                    f"kernel cache {self.folder} cannot be written ({problem}); new kernels stay in memory",
                     stacklevel=2,
                 )
-                self.folder = None
         return binary
 
     def _read(self, name: str, key: str) -> Binary | None:
