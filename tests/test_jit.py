@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import onekernel
 from kernel_cases import layer_norm
-from onekernel.device import buffer
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.device.launch import LaunchShape
 from onekernel.errors import CompileError, EmulationFault, InvalidInput, InvalidOperand
@@ -254,28 +253,6 @@ def test_impossible_launch_shapes_are_refused(grid: Any, block: int) -> None:
 def test_a_cluster_must_divide_the_grid() -> None:
     with pytest.raises(InvalidInput, match="multiple of the cluster size 8"):
         LaunchShape((12, 1, 1), (32, 1, 1), cluster=8)
-
-
-class _DlpackOnly:
-    """An object that shows nothing but the DLPack protocol."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self) -> Any:
-        return self.array.__dlpack__()
-
-
-def test_dlpack_operands_are_read_in_place() -> None:
-    array = np.arange(24, dtype=np.float32).reshape(4, 6)
-    seen = buffer.view(_DlpackOnly(array))
-    assert (seen.address, seen.dtype, seen.shape, seen.contiguous) == (
-        array.ctypes.data,
-        "float32",
-        (4, 6),
-        True,
-    )
-    assert not buffer.view(_DlpackOnly(array[:, ::2])).contiguous
 
 
 # ---- the emulated device finds what a GPU would hide

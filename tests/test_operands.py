@@ -68,6 +68,7 @@ class Interface:
 def test_every_protocol_agrees_with_numpy_on_what_is_dense(array: Any, dense: bool) -> None:
     shown = Interface(shape=array.shape, typestr=array.dtype.str, strides=array.strides)
     assert {buffer.view(item).contiguous for item in (array, Dlpack(array), shown)} == {dense}
+    assert buffer.view(Dlpack(array)).address == array.ctypes.data  # in place, not a copy
 
 
 def test_dtypes_are_read_by_every_protocol() -> None:
