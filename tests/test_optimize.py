@@ -258,8 +258,12 @@ def test_a_chain_that_no_output_needs_is_no_candidate() -> None:
 
 def test_a_model_that_the_optimisations_of_onnx_runtime_break_is_loaded_without_them() -> None:
     b = Builder()
-    output, _ = b.norm(b.node("Cast", "half", to=TensorProto.FLOAT))
-    narrow = b.node("Relu", b.node("Cast", output, to=TensorProto.FLOAT16))
+    x = b.node("Cast", "half", to=TensorProto.FLOAT)
+    centred = b.node("Sub", x, b.node("ReduceMean", x, axes=[-1]))
+    variance = b.node("ReduceMean", b.node("Pow", centred, b.weight(1, value=2.0)), axes=[-1])
+    normal = b.node("Div", centred, b.node("Sqrt", b.node("Add", variance, b.weight(1, value=1e-5))))
+    output = b.node("Add", b.node("Mul", normal, b.weight(HIDDEN)), b.weight(HIDDEN))
+    narrow = b.node("Cast", output, to=TensorProto.FLOAT16)
     half = helper.make_tensor_value_info("half", TensorProto.FLOAT16, ["rows", HIDDEN])
     content = b.model([], [b.node("Cast", narrow, to=TensorProto.FLOAT)], more=[half]).SerializeToString()
     inputs = {"half": INPUTS["x"].astype(np.float16)}
