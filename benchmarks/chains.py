@@ -1,7 +1,7 @@
 """Fused chains against eager torch, torch.compile, F.layer_norm and the copy floor, in CUDA graphs.
 
 Ours is timed three times: as built (row length folded, row count at run time), with the row length at run time
-too, and with both folded. Nothing is timed that is not within the limit of the float64 reference.
+too, and with both folded. Nothing of ours is timed that is not within the limit of the float64 reference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from benchmarks.problems import Problem
 from benchmarks.timing import Sample, Work, time_in_graph
 from onekernel import device, kernel
-from onekernel.device.parts import find
+from onekernel.device.parts import find, pack_bytes
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Rows, Schedule, choose
 from onekernel.jit import Kernel, KernelRequest, Parameter
@@ -78,7 +78,7 @@ def ours(problem: Problem, x: Any, weight: Any, bias: Any, out: Any) -> tuple[di
     """Build our three variants."""
     place = device.get("cuda")
     outer, inner = problem.shape[0], problem.inner
-    pack = gcd(16 // x.element_size(), inner if problem.columns else problem.hidden)
+    pack = gcd(pack_bytes(place.arch) // x.element_size(), inner if problem.columns else problem.hidden)
     rows = Rows(outer, problem.hidden, inner, pack)
     schedule = choose(rows, columns=problem.columns, part=find(place.arch))
     built = chain_request(problem.chain(), schedule, place.arch)

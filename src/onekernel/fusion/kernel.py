@@ -59,7 +59,7 @@ class ChainKernel:
         """Run on operands in the order of `chain.operands`; return the results, on the device.
 
         `outputs`: tensors to write to, in the order of `chain.results`; allocated when absent. They must not overlap
-        an operand or each other: the kernel promises that to the compiler. Raises InvalidOperand.
+        an operand or each other: a kernel may read an operand again after it has written. Raises InvalidOperand.
         """
         views = [view(operand) for operand in operands]
         shape = self._check(views)
