@@ -13,10 +13,12 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import onekernel
+from kernel_cases import layer_norm
 from onekernel.device.emulated import EmulatedDevice
-from onekernel.device.parts import find
+from onekernel.device.parts import find, part_of
 from onekernel.errors import CompileError
 from onekernel.fusion.chain import Chain
+from onekernel.fusion.kernel import ChainKernel
 from onekernel.optimize import judge, story
 from onekernel.splice.engine import HostEngine, cpu_session, kernels_on
 from onekernel.targets import open_target
@@ -127,12 +129,15 @@ def test_equal_chains_share_a_kernel_and_others_do_not() -> None:
 @pytest.mark.parametrize(
     ("name", "key"), [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("A card of 2030", "h200")]
 )
-def test_a_gpu_is_priced_by_its_name_else_by_its_architecture(name: str, key: str) -> None:
+def test_a_gpu_is_known_by_its_name_else_by_its_architecture(name: str, key: str) -> None:
+    """What is predicted, built and launched is laid out for the same limits."""
+
     class Card(EmulatedDevice):
         pass
 
     Card.name = name
-    assert story.part_of(Card("sm_90")).key == key
+    assert part_of(name, "sm_90").key == key
+    assert ChainKernel(layer_norm(64, axis=1, rank=2), Card("sm_90")).part.key == key
 
 
 @pytest.mark.parametrize(

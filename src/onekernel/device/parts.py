@@ -64,6 +64,14 @@ def find(name: str) -> Part:
     raise InvalidInput(expected=f"a known GPU ({known})", got=repr(name), todo="name one of them")
 
 
+def part_of(name: str, arch: str) -> Part:
+    """Find a device's row by its name, else the first row of its architecture."""
+    try:
+        return find(name)
+    except InvalidInput:
+        return find(arch)
+
+
 def _below(number: int) -> Part | None:
     older = [part for part in table().values() if part.arch_number <= number]
     return max(older, key=lambda part: part.arch_number, default=None)

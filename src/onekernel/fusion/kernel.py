@@ -10,7 +10,7 @@ from typing import Any
 
 from onekernel.device import Buffer, Device, View
 from onekernel.device.buffer import ITEM_BYTES, view
-from onekernel.device.parts import Part, find, pack_bytes
+from onekernel.device.parts import Part, pack_bytes, part_of
 from onekernel.errors import InvalidOperand
 from onekernel.fusion.chain import Chain, Operand, Result
 from onekernel.fusion.kernel_body import chain_request
@@ -46,7 +46,7 @@ class ChainKernel:
 
     def __init__(self, chain: Chain, device: Device, part: Part | None = None) -> None:
         self.chain, self.device = chain, device
-        self.part = find(device.arch) if part is None else part
+        self.part = part_of(device.name, device.arch) if part is None else part
         self._variants: dict[Schedule, Kernel] = {}
 
     @property

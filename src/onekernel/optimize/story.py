@@ -13,7 +13,7 @@ from typing import Any
 
 from onekernel.device import Device, get
 from onekernel.device.gpu import GpuDevice
-from onekernel.device.parts import REFERENCE, Part, find
+from onekernel.device.parts import REFERENCE, Part, find, part_of
 from onekernel.errors import CompileError, InvalidInput
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.cost import predict
@@ -122,19 +122,11 @@ def _place(gpu: str | None) -> tuple[Part, Device]:
     """Choose the GPU to build for and the device to run on; the emulated device plays the former."""
     device = get()
     if not device.emulated:
-        return find(gpu) if gpu else part_of(device), device
+        return find(gpu) if gpu else part_of(device.name, device.arch), device
     from onekernel.device.emulated import EmulatedDevice
 
     part = find(gpu or REFERENCE)
     return part, EmulatedDevice(part.arch)
-
-
-def part_of(device: Device) -> Part:
-    """Find a GPU's row by its name, else the first row of its architecture."""
-    try:
-        return find(device.name)
-    except InvalidInput:
-        return find(device.arch)
 
 
 def _build(item: Candidate, part: Part) -> Candidate:
