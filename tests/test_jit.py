@@ -279,6 +279,13 @@ def test_broken_rules_stop_the_kernel(body: str, says: str) -> None:
         faulty(body).launch(np.zeros(128, np.float32), grid=1)
 
 
+@pytest.mark.parametrize("block", [48, 1])
+def test_a_shuffle_with_a_missing_lane_stops_the_kernel(block: int) -> None:
+    """Half a warp: lane 0 asks for the value of lane 16, which nobody wrote."""
+    with pytest.raises(EmulationFault, match="lane that the block does not have"):
+        faulty("y[threadIdx.x] = shuffle_xor(1.0f, 16);").launch(np.zeros(64, np.float32), grid=1, block=block)
+
+
 def test_unwritten_shared_memory_reads_as_nan() -> None:
     y = np.zeros(64, np.float32)
     faulty("struct S { float at[64]; }; y[threadIdx.x] = shared_storage<S>().at[threadIdx.x];").launch(y, grid=1)

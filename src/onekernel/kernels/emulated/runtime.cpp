@@ -202,10 +202,11 @@ int cluster_rank() { return self().home->rank; }
 float shuffle_xor(float value, int lane_mask) {
   Fibre& fibre = self();
   Warp& warp = fibre.home->warps[fibre.linear / kWarpLanes];
-  const unsigned lane = fibre.linear % kWarpLanes;
+  const unsigned lane = fibre.linear % kWarpLanes, partner = lane ^ static_cast<unsigned>(lane_mask);
+  if (partner >= warp.gather.size) fault("shuffle with a lane that the block does not have");
   warp.lanes[lane] = value;
   arrive_and_wait(warp.gather);
-  const float result = warp.lanes[lane ^ static_cast<unsigned>(lane_mask)];
+  const float result = warp.lanes[partner];
   arrive_and_wait(warp.release);
   return result;
 }
