@@ -68,6 +68,23 @@ def test_full_tensors_move_in_the_widest_accesses(
     assert not re.search(r"\b(LDL|STL)\b", text)
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_memory_is_touched_only_after_the_predecessor_ended(arch: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A kernel may start while the one before it still writes; ACQBULK is where it waits for that one."""
+    text = disassembly(build(arch, shape, "float32", residual_gelu).binary.data, tmp_path)
+    access = re.search(r"\b(LD|ST|LDG|STG|LDC\.GLOBAL|ATOM\w*|RED)\b[^;]*desc", text)
+    assert access is not None
+    assert text.count("ACQBULK") == 1
+    assert text.index("PREEXIT") < text.index("ACQBULK") < access.start()
+
+
+def test_older_architectures_do_not_overlap(tmp_path: Path) -> None:
+    built = build("sm_89", (4096, 256), "float32", layer_norm)
+    assert not built.request.overlap
+    assert "ACQBULK" not in disassembly(built.binary.data, tmp_path)
+
+
 def test_a_mangled_pack_width_would_be_seen(tmp_path: Path) -> None:
     """The check above, on a row length that allows only 8-byte accesses."""
     text = disassembly(build("sm_90", (64, 258), "float32", layer_norm).binary.data, tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from kernel_cases import CASES, Case, check, cuda, emulated, layer_norm, residual_gelu
 from onekernel.device.emulated import Order
+from onekernel.device.graph import CudaGraph
 from onekernel.errors import EmulationFault, InvalidOperand
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
@@ -102,3 +103,33 @@ def test_every_variant_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PATH", "")  # no compiler from here on
     kernel([np.ones((5, 64), np.float32), *operands[1:]])
     assert len(kernel.builds) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(4096, 64), (1024, 1024), (1, 192, 109)], ids=str)
+def test_overlapping_launches_wait_for_each_other(shape: tuple[int, ...]) -> None:
+    """Each launch of a graph reads what the one before wrote: the bits are those of launches kept apart."""
+    machine = cuda()
+    chain = chain_for(Case(shape), "float32", layer_norm)
+    kernel = ChainKernel(chain, machine.device)
+    start = np.random.default_rng(5).standard_normal(shape)
+    weights = [machine.put(np.full(shape[1], value), "float32", 0) for value in (1.25, 0.5)]
+
+    def chained(run: Callable[[Callable[[Any], None]], None]) -> Any:
+        here, there = machine.put(start, "float32", 0), machine.put(start, "float32", 0)
+
+        def forth_and_back(stream: Any) -> None:
+            kernel([here, *weights], outputs=[there], stream=stream)
+            kernel([there, *weights], outputs=[here], stream=stream)
+
+        run(forth_and_back)
+        machine.device.synchronize()
+        return here.numpy()
+
+    def apart(work: Callable[[Any], None]) -> None:
+        for _ in range(40):
+            work(None)
+            machine.device.synchronize()
+
+    expected = chained(apart)  # also builds and loads the kernel, which a capture may not do
+    assert np.array_equal(chained(lambda work: CudaGraph(machine.device, work, calls=40).replay()), expected)

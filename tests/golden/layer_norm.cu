@@ -4,22 +4,26 @@
 constexpr int hidden = 64;
 
 extern "C" __global__ void __launch_bounds__(128)
-layer_norm(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, int outer, int inner) {
+layer_norm(const float* in0, const float* in1, const float* in2, float* out0, int outer, int inner) {
+  start_successor();
   const LaneRow<1, 4, 16> place(outer, hidden, inner);
-  normalise(place, 1e-05f,
-    [&](auto at) {
-      const auto x0 = at.load(in0);
-      return x0;
-    },
-    [&](auto at, auto n) {
-      const auto x1 = at.load_channel(in1);
+  await_predecessor();
+  auto row = hold(place, [&](auto at) {
+    const auto x0 = at.load(in0);
+    return x0;
+  });
+  standardize(place, row, 1e-05f);
+  transform(place, row, [&](auto at, auto n) {
+    const auto x1 = at.load_channel(in1);
 #line 1 "chain:scale"
-      const auto v0 = each<op::mul>(n, x1);
-#line 19 "kernel.cu"
-      const auto x2 = at.load_channel(in2);
+    const auto v0 = each<op::mul>(n, x1);
+#line 21 "kernel.cu"
+    const auto x2 = at.load_channel(in2);
 #line 1 "chain:shift"
-      const auto v1 = each<op::add>(v0, x2);
-#line 23 "kernel.cu"
-      at.store(out0, v1);
-    });
+    const auto v1 = each<op::add>(v0, x2);
+#line 25 "kernel.cu"
+    return v1;
+  });
+  store(place, out0, row);
+  place.finish();
 }

@@ -89,19 +89,31 @@ class GpuDevice:
         self.activate()
         cuda = self._cuda
         address = ctypes.addressof(slots)
-        if shape.cluster == 1:
+        attributes = self._attributes(shape)
+        if not attributes:
             call(cuda.cuLaunchKernel, handle, *shape.grid, *shape.block, 0, stream, address, 0)
             return
         config = cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
         config.hStream = cuda.CUstream(stream)
-        cluster = cuda.CUlaunchAttribute()
-        cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        cluster.value.clusterDim.x = shape.cluster
-        cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
-        config.attrs, config.numAttrs = [cluster], 1
+        config.attrs, config.numAttrs = attributes, len(attributes)
         call(cuda.cuLaunchKernelEx, config, handle, address, 0)
+
+    def _attributes(self, shape: LaunchShape) -> list[Any]:
+        cuda, attributes = self._cuda, []
+        if shape.cluster > 1:
+            cluster = cuda.CUlaunchAttribute()
+            cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            cluster.value.clusterDim.x = shape.cluster
+            cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
+            attributes.append(cluster)
+        if shape.overlap:
+            early = cuda.CUlaunchAttribute()
+            early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(early)
+        return attributes
 
     def synchronize(self) -> None:
         """Wait until everything enqueued on this GPU has ended."""

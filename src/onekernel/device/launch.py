@@ -16,11 +16,12 @@ Three = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """Blocks per grid, threads per block, blocks per cluster (along x)."""
+    """Blocks per grid, threads per block, blocks per cluster (along x); overlap: may start before its predecessor ends."""
 
     grid: Three
     block: Three
     cluster: int = 1
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         if any(not 1 <= size <= limit for size, limit in zip(self.grid, _GRID_LIMITS, strict=True)):

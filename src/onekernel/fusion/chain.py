@@ -7,7 +7,7 @@ may differ from call to call; `hidden` is a constant of the chain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["full", "channel", "row", "scalar"]
@@ -24,6 +24,7 @@ class Operand:
     name: str  # value of the original model
     kind: Kind
     dtype: str
+    shape: tuple[int, ...] | None = field(default=None, compare=False)  # on the sample, where it is known
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from onekernel.device.parts import arch_number
 from onekernel.fusion.chain import Chain, Operand, Result, Step
 from onekernel.fusion.schedule import Schedule
 from onekernel.jit import KernelRequest, Line, Parameter
@@ -15,6 +16,7 @@ _LOADS = {"full": "load", "channel": "load_channel", "row": "load_row", "scalar"
 
 def chain_request(chain: Chain, schedule: Schedule, arch: str) -> KernelRequest:
     """Make the request for a canonical chain (operands in0.., results out0..)."""
+    overlap = arch_number(arch) >= 90
     return KernelRequest(
         name=chain.name,
         arch=arch,
@@ -22,9 +24,10 @@ def chain_request(chain: Chain, schedule: Schedule, arch: str) -> KernelRequest:
         threads=schedule.threads,
         headers=("rows/normalise.cuh",),
         constants=(("hidden", chain.hidden),),
-        body=tuple(_body(chain, schedule)),
+        body=tuple(_body(chain, schedule, overlap)),
         min_blocks=schedule.min_blocks,
         cluster=schedule.blocks,
+        overlap=overlap,
     )
 
 
@@ -37,24 +40,61 @@ def _parameters(chain: Chain) -> Iterator[Parameter]:
     yield Parameter("inner", "int")
 
 
-def _body(chain: Chain, schedule: Schedule) -> Iterator[Line]:
-    function = "normalise" if schedule.held else "normalise_looped"
+def _body(chain: Chain, schedule: Schedule, overlap: bool) -> Iterator[Line]:
+    if overlap:
+        yield Line("  start_successor();")
     yield Line(f"  const {schedule.type} place(outer, hidden, inner);")
-    yield Line(f"  {function}(place, {float_literal(chain.epsilon)},")
-    yield Line("    [&](auto at) {")
-    prologue = _Half(chain, known=set())
-    yield from prologue.define(chain.normal_input)
-    in_prologue = [result for result in chain.results if result.value in prologue.known]
-    yield from prologue.stores(in_prologue)
-    yield Line(f"      return {prologue.spell(chain.normal_input)};")
-    yield Line("    },")
-    yield Line(f"    [&](auto at, auto {chain.normal_output}) {{")
-    epilogue = _Half(chain, known={chain.normal_output})
+    if overlap:
+        yield Line("  await_predecessor();")
+    yield from _held(chain) if schedule.held else _looped(chain)
+    yield Line("  place.finish();")
+
+
+def _held(chain: Chain) -> Iterator[Line]:
+    """hold -> standardize -> transform, each followed by the store of what it made."""
+    half = _Half(chain, known=set())
+    early = half.reachable(chain.normal_input)
+    yield Line("  auto row = hold(place, [&](auto at) {")
+    yield from half.define(chain.normal_input)
+    yield from half.stores(result for result in early if result.value != chain.normal_input)
+    yield Line(f"    return {half.spell(chain.normal_input)};")
+    yield Line("  });")
+    yield from _store_row(early, chain.normal_input)
+    yield Line(f"  standardize(place, row, {float_literal(chain.epsilon)});")
+    late = [result for result in chain.results if result not in early]
+    last = late[-1].value
+    if last != chain.normal_output:
+        half = _Half(chain, known={chain.normal_output})
+        yield Line(f"  transform(place, row, [&](auto at, auto {chain.normal_output}) {{")
+        for result in late:
+            yield from half.define(result.value)
+        yield from half.stores(result for result in late if result.value != last)
+        yield Line(f"    return {half.spell(last)};")
+        yield Line("  });")
+    yield from _store_row(late, last)
+
+
+def _store_row(results: Iterable[Result], value: str) -> Iterator[Line]:
+    for result in results:
+        if result.value == value:
+            yield Line(f"  store(place, {result.name}, row);")
+
+
+def _looped(chain: Chain) -> Iterator[Line]:
+    """One call with two functions, which store what they make."""
+    half = _Half(chain, known=set())
+    early = half.reachable(chain.normal_input)
+    yield Line(f"  normalise_looped(place, {float_literal(chain.epsilon)}, [&](auto at) {{")
+    yield from half.define(chain.normal_input)
+    yield from half.stores(early)
+    yield Line(f"    return {half.spell(chain.normal_input)};")
+    yield Line(f"  }}, [&](auto at, auto {chain.normal_output}) {{")
+    half = _Half(chain, known={chain.normal_output})
     for result in chain.results:
-        if result not in in_prologue:
-            yield from epilogue.define(result.value)
-            yield from epilogue.stores([result])
-    yield Line("    });")
+        if result not in early:
+            yield from half.define(result.value)
+            yield from half.stores([result])
+    yield Line("  });")
 
 
 class _Half:
@@ -62,6 +102,7 @@ class _Half:
 
     def __init__(self, chain: Chain, known: set[str]) -> None:
         self.known = known
+        self._chain = chain
         self._steps = {step.output: step for step in (*chain.prologue, *chain.epilogue)}
         self._operands = {operand.name: operand for operand in chain.operands}
         self._loaded = {operand.name: f"x{index}" for index, operand in enumerate(chain.operands)}
@@ -79,9 +120,18 @@ class _Half:
                 yield from self.define(needed)
         yield self._compute(step)
 
-    def stores(self, results: list[Result]) -> Iterator[Line]:
+    def reachable(self, value: str) -> list[Result]:
+        """Return the results that are made on the way to a value."""
+        return [result for result in self._chain.results if result.value in self._needed(value)]
+
+    def _needed(self, value: str) -> set[str]:
+        step = self._steps.get(value)
+        names = [name for name in step.inputs if isinstance(name, str)] if step else []
+        return {value}.union(*map(self._needed, names))
+
+    def stores(self, results: Iterable[Result]) -> Iterator[Line]:
         for result in results:
-            yield Line(f"      at.store({result.name}, {self.spell(result.value)});")
+            yield Line(f"    at.store({result.name}, {self.spell(result.value)});")
 
     def spell(self, value: str | float) -> str:
         if isinstance(value, float | int):
@@ -89,9 +139,9 @@ class _Half:
         return self._loaded.get(value, value)
 
     def _load(self, operand: Operand) -> Line:
-        return Line(f"      const auto {self.spell(operand.name)} = at.{_LOADS[operand.kind]}({operand.name});")
+        return Line(f"    const auto {self.spell(operand.name)} = at.{_LOADS[operand.kind]}({operand.name});")
 
     def _compute(self, step: Step) -> Line:
         arguments = ", ".join(map(self.spell, step.inputs))
-        text = f"      const auto {step.output} = each<op::{step.op}>({arguments});"
+        text = f"    const auto {step.output} = each<op::{step.op}>({arguments});"
         return Line(text, origin=f"chain:{step.source[0]}" if step.source else "")

@@ -15,19 +15,18 @@ from onekernel.device.parts import Part
 WARP = 32
 MAX_THREADS = 1024
 MAX_VALUES = 32
+LONG_ROW = 16384
 
 
-def held_values(threads: int) -> int:
-    """Return how many floats of its row a thread may keep: more would spill (64 registers at 1024 threads)."""
-    return MAX_VALUES if threads <= 512 else MAX_VALUES // 2
+def fits(items: int, pack: int, threads: int) -> bool:
+    """Say whether a thread can hold that much of its row: more would spill (64 registers at 1024 threads)."""
+    scale = 1 if threads == MAX_THREADS else 2
+    return items * pack <= 16 * scale and items <= 8 * scale
 
 
-def tile_values(threads: int) -> int:
-    """Return the same for a ColumnTile, which spills earlier because its statistics are packs too."""
-    return {MAX_THREADS: 8, MAX_THREADS // 2: 16}.get(threads, 24)
-
-
-MAX_HELD = held_values(MAX_THREADS) * MAX_THREADS  # the longest row that one block keeps in registers
+def fits_tile(items: int, pack: int, threads: int) -> bool:
+    """Say the same for a ColumnTile, which spills earlier because its statistics are packs too."""
+    return items * pack <= {MAX_THREADS: 8, MAX_THREADS // 2: 16}.get(threads, 24)
 
 
 @dataclass(frozen=True)
@@ -94,23 +93,22 @@ def _rows(rows: Rows, part: Part) -> Schedule:
     busy = rows.outer >= 16 * part.multiprocessors  # one warp a row is enough to fill the GPU
     if items <= (4 if busy else 2):
         return Schedule("LaneRow", rows.pack, items, lanes, threads=128 if items == 1 else 256)
-    blocks = _blocks_per_row(rows, part)
     wanted = min(4 if busy and rows.pack >= 8 else 2, MAX_VALUES // rows.pack)  # items: bytes in flight
-    threads = _power_of_two(ceil(packs / blocks / wanted))
-    threads = min(max(threads, 64), MAX_THREADS if blocks == 1 else 512)
-    items = ceil(packs / blocks / threads)
-    if blocks > 1:
-        return Schedule("ClusterRow", rows.pack, items, threads, threads, blocks)
-    held = items * rows.pack <= held_values(threads)
-    return Schedule("BlockRow", rows.pack, items if held else 1, threads, threads, held=held)
+    for blocks in _blocks_per_row(rows, part):
+        threads = _power_of_two(ceil(packs / blocks / wanted))
+        threads = min(max(threads, 64), MAX_THREADS if blocks == 1 else 512)
+        items = ceil(packs / blocks / threads)
+        if fits(items, rows.pack, threads):
+            return Schedule("BlockRow" if blocks == 1 else "ClusterRow", rows.pack, items, threads, threads, blocks)
+    return Schedule("BlockRow", rows.pack, 1, MAX_THREADS, MAX_THREADS, held=False)
 
 
-def _blocks_per_row(rows: Rows, part: Part) -> int:
-    """Use clusters (sm_90+) when a row is too long for one block, or when few long rows leave the GPU idle."""
+def _blocks_per_row(rows: Rows, part: Part) -> tuple[int, ...]:
+    """Try clusters (sm_90+) when a row is too long for one block, at once when few long rows leave the GPU idle."""
     if part.arch_number < 90:
-        return 1
-    few = rows.outer * 4 <= part.multiprocessors and rows.hidden >= MAX_HELD
-    return 8 if few else min(_power_of_two(ceil(rows.hidden / MAX_HELD)), 8)
+        return (1,)
+    few = rows.outer * 4 <= part.multiprocessors and rows.hidden >= LONG_ROW
+    return (8,) if few else (1, 2, 4, 8)
 
 
 def _columns(rows: Rows, part: Part) -> Schedule:
@@ -123,6 +121,6 @@ def _columns(rows: Rows, part: Part) -> Schedule:
         columns = wide if total >= 2 * wide * pack * part.multiprocessors else 4
         threads = min(max(_power_of_two(ceil(rows.hidden * columns / (4 if columns == 4 else 6))), 64), MAX_THREADS)
         items = ceil(rows.hidden * columns / threads)
-        if items * pack <= tile_values(threads):
+        if fits_tile(items, pack, threads):
             return Schedule("ColumnTile", pack, items, threads // columns, threads, columns=columns)
     return Schedule("ColumnTile", min(rows.pack, 4), 1, MAX_THREADS // 8, MAX_THREADS, columns=8, held=False)

@@ -50,12 +50,8 @@ def _declaration(request: KernelRequest) -> list[str]:
 
 def _signature(request: KernelRequest) -> list[str]:
     bounds = f"{request.threads}, {request.min_blocks}" if request.min_blocks else f"{request.threads}"
-    parameters = ", ".join(_declare(parameter) for parameter in request.parameters)
+    parameters = ", ".join(f"{parameter.type} {parameter.name}" for parameter in request.parameters)
     return [f'extern "C" __global__ void __launch_bounds__({bounds})', f"{request.name}({parameters}) {{"]
-
-
-def _declare(parameter: Parameter) -> str:
-    return f"{parameter.type} {'__restrict__ ' if parameter.pointer else ''}{parameter.name}"
 
 
 def _numbered(body: tuple[Line, ...], *, first: int) -> Iterator[str]:

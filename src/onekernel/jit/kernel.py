@@ -83,11 +83,11 @@ class Kernel:
         `block` defaults to the request's threads; `stream` is a handle, a torch stream or None (the default stream).
         Raises InvalidOperand naming the parameter that does not fit, DeviceError, or EmulationFault.
         """
-        shape = LaunchShape(
-            _three(grid), _three(self.request.threads if block is None else block), self.request.cluster
-        )
+        request = self.request
+        threads = _three(request.threads if block is None else block)
+        shape = LaunchShape(_three(grid), threads, request.cluster, request.overlap)
         self._check_block(shape)
-        slots = _pack(self.request.parameters, operands, self.device)
+        slots = _pack(request.parameters, operands, self.device)
         pointers = (ctypes.c_void_p * len(slots))(*map(ctypes.addressof, slots))
         self.device.launch(self._handle, pointers, shape, _stream_handle(stream))
 

@@ -86,6 +86,7 @@ class KernelRequest:
     source: str = ""
     min_blocks: int = 0  # blocks per multiprocessor to leave registers for; 0 leaves it to the compiler
     cluster: int = 1
+    overlap: bool = False  # it awaits its predecessor before it touches memory, so it may be launched early (sm_90)
 
     def __post_init__(self) -> None:
         for name, value in ((self.name, 0), *self.constants):

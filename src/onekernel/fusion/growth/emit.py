@@ -83,7 +83,7 @@ def _operands(group: Group, before: Sequence[Step], normal_input: str, after: Se
     made = {step.output for step in (*before, *after)} | group.written()
     read = (*_reads(before), normal_input, *_reads(after))
     names = dict.fromkeys(name for name in read if name not in made)
-    return tuple(Operand(name, group.kinds[name], values[name].dtype) for name in names)
+    return tuple(Operand(name, group.kinds[name], values[name].dtype, values[name].shape) for name in names)
 
 
 def _reads(steps: Sequence[Step]) -> list[str]:

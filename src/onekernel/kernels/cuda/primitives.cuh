@@ -77,6 +77,13 @@ ONEKERNEL_DEVICE float shuffle_xor(float value, int lane_mask) {
 
 ONEKERNEL_DEVICE void block_barrier() { __syncthreads(); }
 
+// ---- overlap with the neighbours in the stream (programmatic dependent launch, sm_90 and later)
+// Allow the next kernel to be launched once every block of this one has called it; that kernel then waits below.
+ONEKERNEL_DEVICE void start_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Wait until the previous kernel has ended and its writes are visible. Must come before any access to memory.
+ONEKERNEL_DEVICE void await_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- thread block clusters (sm_90 and later)
 ONEKERNEL_DEVICE int cluster_rank() {
   int rank;
