@@ -7,14 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from onekernel.device.emulated import EmulatedDevice
 from onekernel.errors import InvalidInput, InvalidOperand
 from onekernel.fusion.chain import Chain, Operand
-from onekernel.splice.engine import HostEngine, cpu_session
+from onekernel.fusion.rules import normal_form
+from onekernel.fusion.search import find_chains
+from onekernel.graph.onnx_reader import read
+from onekernel.splice.engine import HostEngine, cpu_session, engine_for
 from onekernel.splice.loop import Step, make_loop
 from onekernel.splice.model import FusedModel
 from onekernel.splice.onnxruntime import splice
@@ -352,3 +357,29 @@ def test_lists_become_arrays_and_foreign_byte_order_is_refused() -> None:
     assert bound["w"].tolist() == ["a", "b"]
     with pytest.raises(InvalidInput, match=">f4"):
         bind([Spec("x", "float32", ("k",))], [np.ones(2, ">f4")])
+
+
+@pytest.mark.parametrize(
+    ("norm_axis", "sample", "other"),
+    [(2, (1, HIDDEN), (HIDDEN, 1)), (1, (1, 1, HIDDEN), (HIDDEN, 1, 1))],  # a vector along channels, along rows
+)
+def test_a_small_operand_along_another_axis_is_refused(norm_axis: int, sample: Any, other: Any) -> None:
+    b = Builder()
+    centred = b.node("Sub", "x", b.node("ReduceMean", "x", axes=[norm_axis]))
+    variance = b.node("ReduceMean", b.node("Mul", centred, centred), axes=[norm_axis])
+    normal = b.node("Div", centred, b.node("Sqrt", b.node("Add", variance, b.weight(1, value=1e-5))))
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, HIDDEN, HIDDEN]),
+        helper.make_tensor_value_info("k", TensorProto.FLOAT, [f"k{i}" for i in range(len(sample))]),
+    ]
+    output = b.node("Mul", normal, "k")
+    graph = helper.make_graph(b.nodes, "g", values, [onnx.ValueInfoProto(name=output)], b.weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.random.default_rng(2).standard_normal((1, HIDDEN, HIDDEN)).astype(np.float32)
+    inputs = {"x": x, "k": np.ones(sample, np.float32)}
+    (chain,) = find_chains(normal_form(read(model, inputs))).chains
+    assert len(chain.operands) == 2
+    fused = splice(model, [chain], engine_for(EmulatedDevice()))
+    assert fused(inputs)[output].shape == x.shape
+    with pytest.raises(InvalidInput, match="optimize the model again"):
+        fused({"x": x, "k": np.ones(other, np.float32)})

@@ -190,7 +190,7 @@ def _chain(item: Mapping[str, Any]) -> Chain:
     return Chain(
         **{
             **{key: _tuple(value) for key, value in item.items()},
-            "operands": tuple(Operand(**operand) for operand in item["operands"]),
+            "operands": tuple(Operand(**{k: _tuple(v) for k, v in operand.items()}) for operand in item["operands"]),
             "results": tuple(Result(**result) for result in item["results"]),
             "prologue": _steps(item["prologue"]),
             "epilogue": _steps(item["epilogue"]),

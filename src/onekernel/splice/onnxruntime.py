@@ -18,6 +18,8 @@ from onekernel.splice.model import FusedModel, Part
 from onekernel.splice.plan import Segment, cut
 from onekernel.splice.signature import Array, Spec, inputs_of, outputs_of
 
+Shape = tuple[int, ...]
+
 
 def splice(
     model: Any, chains: Sequence[Chain], engine: Engine, constants: Mapping[str, Array] | None = None
@@ -75,28 +77,48 @@ def assemble(
 
 def _call(part: Part, chains: Sequence[Chain], engine: Engine) -> Any:
     if part.chain is not None:
-        return _in_words_of_the_model(engine.kernel(chains[part.chain]), chains[part.chain])
+        return _checked(engine.kernel(chains[part.chain]), chains[part.chain])
     assert part.segment is not None
     return engine.session(part.segment, part.inputs, part.outputs)
 
 
-def _in_words_of_the_model(kernel: Call, chain: Chain) -> Call:
-    """Refuse what a kernel refuses, naming values of the model instead of parameters of the kernel."""
+def _checked(kernel: Call, chain: Chain) -> Call:
+    """Refuse operands that are not broadcast as in the sample, naming values of the model, not kernel parameters."""
 
     def call(values: Sequence[Any]) -> Sequence[Any]:
+        shapes = list(map(_shape, values))
+        if not _broadcast_as_in_sample(chain, shapes):
+            raise _refusal(chain, shapes)
         try:
             return kernel(values)
         except InvalidOperand as error:
-            shapes = (f"{item.name!r} {_shape(value)}" for item, value in zip(chain.operands, values, strict=True))
-            sample = f"the sample's {list(chain.sample_shape)}"
-            raise InvalidInput(
-                expected=f"values of {chain.name!r} with sizes that relate to each other as in {sample}",
-                got=", ".join(shapes),
-                todo="optimize the model again with inputs of the new sizes",
-            ) from error
+            raise _refusal(chain, shapes) from error
 
     return call
 
 
-def _shape(value: Any) -> list[int]:
-    return list(value.shape() if callable(value.shape) else value.shape)  # an OrtValue's is a method
+def _broadcast_as_in_sample(chain: Chain, shapes: Sequence[Shape]) -> bool:
+    """Say whether small operands lie along the axes that the chain knows; a kernel sees their sizes only."""
+    full = next(shape for item, shape in zip(chain.operands, shapes, strict=True) if item.kind == "full")
+    across = full[: chain.axis] + full[chain.axis + 1 :]
+    for item, shape in zip(chain.operands, shapes, strict=True):
+        if item.kind == "channel" and item.shape not in (None, shape):
+            return False
+        if item.kind == "row" and across not in (
+            shape[:i] + shape[i + 1 :] for i, size in enumerate(shape) if size == 1
+        ):
+            return False
+    return True
+
+
+def _refusal(chain: Chain, shapes: Sequence[Shape]) -> InvalidInput:
+    sample = f"the sample's {list(chain.sample_shape)}"
+    return InvalidInput(
+        expected=f"values of {chain.name!r} with sizes that relate to each other as in {sample}",
+        got=", ".join(f"{item.name!r} {list(shape)}" for item, shape in zip(chain.operands, shapes, strict=True)),
+        todo="optimize the model again with inputs of the new sizes",
+    )
+
+
+def _shape(value: Any) -> Shape:
+    return tuple(value.shape() if callable(value.shape) else value.shape)  # an OrtValue's is a method
