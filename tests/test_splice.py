@@ -383,3 +383,12 @@ def test_a_small_operand_along_another_axis_is_refused(norm_axis: int, sample: A
     assert fused(inputs)[output].shape == x.shape
     with pytest.raises(InvalidInput, match="optimize the model again"):
         fused({"x": x, "k": np.ones(other, np.float32)})
+
+
+def test_inputs_on_which_the_model_cannot_run_are_refused_in_one_line() -> None:
+    b = Builder()
+    output, _ = b.norm(b.node("Add", "x", "y"))
+    fused = splice(b.model(["x", "y"], [output]), b.chains, ENGINE)
+    with pytest.raises(InvalidInput, match="inputs that the model can run on") as caught:
+        fused([np.zeros((rows, HIDDEN), np.float32) for rows in (2, 3)])
+    assert "\n" not in str(caught.value)

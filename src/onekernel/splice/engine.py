@@ -48,12 +48,17 @@ class HostEngine:
     resident: bool = False
 
     def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call:
-        """Load a segment; a run gives exactly `outputs`, in order."""
+        """Load a segment; a run gives exactly `outputs`, in order. Raises InvalidInput for what it cannot run on."""
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
         session, wanted = cpu_session(model), list(outputs)
 
         def run(values: Sequence[Any]) -> Sequence[Any]:
             try:
                 return list(session.run(wanted, dict(zip(inputs, values, strict=True))))
+            except (state.Fail, state.InvalidArgument, state.RuntimeException) as error:
+                reason, todo = " ".join(str(error).split()), "check that the original model runs on these inputs"
+                raise InvalidInput(expected="inputs that the model can run on", got=reason, todo=todo) from error
             except RuntimeError as error:  # it has no array for bfloat16
                 if "Numpy type" not in str(error):
                     raise
