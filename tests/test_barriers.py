@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from kernel_cases import Case, check, emulated, residual_gelu
+from kernel_cases import Case, check, emulated, layer_norm, residual_gelu
 from onekernel.device.emulated import KERNELS, Order
 from onekernel.errors import EmulationFault
+from onekernel.fusion.kernel_body import chain_request
+from onekernel.fusion.schedule import Schedule
+from onekernel.jit import Kernel, headers
 from onekernel.jit import emulated as compiler
-from onekernel.jit import headers
 
 BARRIER = re.compile(r"\b(block|cluster)_barrier\(\);")
 
@@ -76,6 +80,18 @@ def test_a_missing_barrier_is_seen(header: str, ordinal: int, place: str, withou
     assert survives(SHAPES[place]), "the kernel is wrong before any mutation"
     without(header, ordinal)
     assert survives(SHAPES[place]) == ((header, ordinal) in REDUNDANT)
+
+
+def test_a_missing_wait_for_the_predecessor_is_seen() -> None:
+    request = chain_request(layer_norm(64, axis=1, rank=2), Schedule("LaneRow", 4, 1, 16, 128), "sm_90")
+    body = tuple(line for line in request.body if "await_predecessor" not in line.text)
+    assert len(body) == len(request.body) - 1
+    machine = emulated()
+    operands = [machine.put(np.ones(shape), "float32", 0) for shape in ((2, 64), (64,), (64,))]
+    result, _ = machine.blank((2, 64), "float32", 0)
+    Kernel(request, machine.device).launch(*operands, result, 2, 1, grid=1)
+    with pytest.raises(EmulationFault, match="before await_predecessor"):
+        Kernel(replace(request, body=body), machine.device).launch(*operands, result, 2, 1, grid=1)
 
 
 def test_every_barrier_is_taken_out() -> None:

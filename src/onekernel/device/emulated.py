@@ -106,7 +106,7 @@ class EmulatedDevice:
     def launch(self, handle: int, slots: Any, shape: LaunchShape, stream: int) -> None:
         """Run a kernel to its end; raise EmulationFault with what it did wrong."""
         del stream
-        dims = (ctypes.c_uint * 7)(*shape.grid, *shape.block, shape.cluster)
+        dims = (ctypes.c_uint * 8)(*shape.grid, *shape.block, shape.cluster, shape.overlap)
         with _lock:
             message = _runtime().onekernel_emulate(handle, slots, dims, int(self.order), self.seed)
         if message is not None:

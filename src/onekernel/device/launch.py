@@ -16,7 +16,10 @@ Three = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """Blocks per grid, threads per block, blocks per cluster (along x); overlap: may start before its predecessor ends."""
+    """Blocks per grid, threads per block, blocks per cluster (along x).
+
+    An overlapping kernel may start before its predecessor ends; it awaits it before it touches memory.
+    """
 
     grid: Three
     block: Three

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onekernel.jit.request import KernelRequest, Line, Parameter
+from onekernel.jit.request import KernelRequest, Line
 
 
 def kernel_text(request: KernelRequest) -> str:

@@ -11,6 +11,7 @@ struct Index {
 
 struct Thread {
   Index thread, block;
+  bool may_access;  // memory; false in an overlapping launch until the thread awaits the predecessor
 };
 
 extern Thread* current;

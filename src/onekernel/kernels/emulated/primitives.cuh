@@ -55,13 +55,14 @@ struct alignas(sizeof(T) * N) Vector {
 };
 
 template <class T, int N>
-inline void check_alignment(const T* address) {
+inline void check_access(const T* address) {
+  if (!machine::current->may_access) machine::fault("memory access before await_predecessor");
   if (reinterpret_cast<std::uintptr_t>(address) % (sizeof(T) * N) != 0) machine::fault("misaligned vector access");
 }
 
 template <int N, class T>
 inline Vector<T, N> load_vector(const T* address) {
-  check_alignment<T, N>(address);
+  check_access<T, N>(address);
   Vector<T, N> result;
   std::memcpy(&result, address, sizeof(result));
   return result;
@@ -69,7 +70,7 @@ inline Vector<T, N> load_vector(const T* address) {
 
 template <int N, class T>
 inline void store_vector(T* address, const Vector<T, N>& value) {
-  check_alignment<T, N>(address);
+  check_access<T, N>(address);
   std::memcpy(address, &value, sizeof(value));
 }
 
@@ -83,7 +84,7 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float shuffle_xor(float value, int lane_mask) { return machine::shuffle_xor(value, lane_mask); }
 inline void block_barrier() { machine::block_barrier(); }
 inline void start_successor() {}
-inline void await_predecessor() {}  // launches are synchronous
+inline void await_predecessor() { machine::current->may_access = true; }  // it has ended: launches are synchronous
 inline int cluster_rank() { return machine::cluster_rank(); }
 inline void cluster_barrier() { machine::cluster_barrier(); }
 inline float load_remote(const float* address, int rank) {

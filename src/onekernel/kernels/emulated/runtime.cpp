@@ -57,6 +57,7 @@ struct Machine {
   std::vector<std::unique_ptr<Block>> blocks;
   Barrier cluster;
   Context scheduler;
+  bool overlap = false;
   std::uint64_t random;
   bool failed = false;
   char message[256];
@@ -175,6 +176,7 @@ void add_fibre(Block& block, unsigned linear) {
   Fibre fibre;
   fibre.thread = {linear % block_size.x, linear / block_size.x % block_size.y, linear / block_size.x / block_size.y};
   fibre.block = block.index;
+  fibre.may_access = !state.overlap;
   fibre.home = &block;
   fibre.linear = linear;
   fibre.stack = state.stacks[state.fibres.size()];
@@ -228,14 +230,15 @@ const void* remote_shared(const void* address, int rank) {
 
 using namespace machine;
 
-// Launch: `dims` = grid x, y, z, block x, y, z, blocks per cluster; `order` 0 ascending, 1 descending, 2 random.
-// Returns nullptr, or the message of the fault that stopped the kernel. Not re-entrant: the caller locks.
+// Launch: `dims` = grid x, y, z, block x, y, z, blocks per cluster, overlap; `order` 0 ascending, 1 descending, 2
+// random. Returns nullptr, or the message of the fault that stopped the kernel. Not re-entrant: the caller locks.
 extern "C" const char* onekernel_emulate(void (*kernel)(void**), void** arguments, const unsigned* dims, int order,
                                          std::uint64_t seed) {
   state.kernel = kernel;
   state.arguments = arguments;
   state.random = seed * 2654435769u + 1;
   state.failed = false;
+  state.overlap = dims[7] != 0;
   grid_size = {dims[0], dims[1], dims[2]};
   block_size = {dims[3], dims[4], dims[5]};
   const unsigned threads = dims[3] * dims[4] * dims[5], cluster = dims[6];
