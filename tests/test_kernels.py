@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from itertools import product
+from dataclasses import replace
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from kernel_cases import CASES, Case, check, cuda, emulated, layer_norm, residua
 from onekernel.device.emulated import Order
 from onekernel.device.graph import CudaGraph
 from onekernel.errors import EmulationFault, InvalidOperand
-from onekernel.fusion.chain import Chain
+from onekernel.fusion.chain import Chain, Step
 from onekernel.fusion.kernel import ChainKernel
+from onekernel.fusion.kernel_body import chain_request
+from onekernel.fusion.schedule import Schedule
 
 DTYPES = ["float32", "float16", "bfloat16"]
 MACHINES = [
@@ -133,3 +136,12 @@ def test_overlapping_launches_wait_for_each_other(shape: tuple[int, ...]) -> Non
 
     expected = chained(apart)  # also builds and loads the kernel, which a capture may not do
     assert np.array_equal(chained(lambda work: CudaGraph(machine.device, work, calls=40).replay()), expected)
+
+
+def test_a_deep_prologue_is_written_once() -> None:
+    """Each level reads the one before it twice: to follow every path would take 2^60 steps."""
+    values = ["in0", *(f"p{level}" for level in range(60))]
+    steps = tuple(Step("mul", (value, value), after, ()) for value, after in pairwise(values))
+    chain = replace(layer_norm(64, axis=1, rank=2), prologue=steps, normal_input=values[-1])
+    text = str(chain_request(chain, Schedule("LaneRow", 4, 1, 16, 128), "sm_90"))
+    assert text.count("each<op::mul>(") == 60 + 1  # and the scale

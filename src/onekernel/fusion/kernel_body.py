@@ -46,25 +46,27 @@ def _body(chain: Chain, schedule: Schedule, overlap: bool) -> Iterator[Line]:
     yield Line(f"  const {schedule.type} place(outer, hidden, inner);")
     if overlap:
         yield Line("  await_predecessor();")
-    yield from _held(chain) if schedule.held else _looped(chain)
+    yield from _held(chain, schedule.early) if schedule.held else _looped(chain)
     yield Line("  place.finish();")
 
 
-def _held(chain: Chain) -> Iterator[Line]:
+def _held(chain: Chain, fetch_early: bool) -> Iterator[Line]:
     """hold -> standardize -> transform, each followed by the store of what it made."""
     half = _Half(chain, known=set())
-    early = half.reachable(chain.normal_input)
+    early = _made_before(chain)
     yield Line("  auto row = hold(place, [&](auto at) {")
     yield from half.define(chain.normal_input)
     yield from half.stores(result for result in early if result.value != chain.normal_input)
     yield Line(f"    return {half.spell(chain.normal_input)};")
     yield Line("  });")
     yield from _store_row(early, chain.normal_input)
-    yield Line(f"  standardize(place, row, {float_literal(chain.epsilon)});")
     late = [result for result in chain.results if result not in early]
     last = late[-1].value
+    half = _Half(chain, known={chain.normal_output})
+    if fetch_early:
+        yield from half.fetch(late)
+    yield Line(f"  standardize(place, row, {float_literal(chain.epsilon)});")
     if last != chain.normal_output:
-        half = _Half(chain, known={chain.normal_output})
         yield Line(f"  transform(place, row, [&](auto at, auto {chain.normal_output}) {{")
         for result in late:
             yield from half.define(result.value)
@@ -83,7 +85,7 @@ def _store_row(results: Iterable[Result], value: str) -> Iterator[Line]:
 def _looped(chain: Chain) -> Iterator[Line]:
     """One call with two functions, which store what they make."""
     half = _Half(chain, known=set())
-    early = half.reachable(chain.normal_input)
+    early = _made_before(chain)
     yield Line(f"  normalise_looped(place, {float_literal(chain.epsilon)}, [&](auto at) {{")
     yield from half.define(chain.normal_input)
     yield from half.stores(early)
@@ -97,12 +99,19 @@ def _looped(chain: Chain) -> Iterator[Line]:
     yield Line("  });")
 
 
+def _made_before(chain: Chain) -> list[Result]:
+    """Return the results that are made on the way to the values that are normalised."""
+    half = _Half(chain, known=set())
+    for _ in half.define(chain.normal_input):
+        pass
+    return [result for result in chain.results if result.value in half.known]
+
+
 class _Half:
     """Writes the lines that define values, each once, in the order they are needed."""
 
     def __init__(self, chain: Chain, known: set[str]) -> None:
         self.known = known
-        self._chain = chain
         self._steps = {step.output: step for step in (*chain.prologue, *chain.epilogue)}
         self._operands = {operand.name: operand for operand in chain.operands}
         self._loaded = {operand.name: f"x{index}" for index, operand in enumerate(chain.operands)}
@@ -119,15 +128,6 @@ class _Half:
             if isinstance(needed, str):
                 yield from self.define(needed)
         yield self._compute(step)
-
-    def reachable(self, value: str) -> list[Result]:
-        """Return the results that are made on the way to a value."""
-        return [result for result in self._chain.results if result.value in self._needed(value)]
-
-    def _needed(self, value: str) -> set[str]:
-        step = self._steps.get(value)
-        names = [name for name in step.inputs if isinstance(name, str)] if step else []
-        return {value}.union(*map(self._needed, names))
 
     def stores(self, results: Iterable[Result]) -> Iterator[Line]:
         for result in results:
