@@ -46,11 +46,11 @@ def _body(chain: Chain, schedule: Schedule, overlap: bool) -> Iterator[Line]:
     yield Line(f"  const {schedule.type} place(outer, hidden, inner);")
     if overlap:
         yield Line("  await_predecessor();")
-    yield from _held(chain, schedule.early) if schedule.held else _looped(chain)
+    yield from _held(chain) if schedule.held else _looped(chain)
     yield Line("  place.finish();")
 
 
-def _held(chain: Chain, fetch_early: bool) -> Iterator[Line]:
+def _held(chain: Chain) -> Iterator[Line]:
     """hold -> standardize -> transform, each followed by the store of what it made."""
     half = _Half(chain, known=set())
     early = _made_before(chain)
@@ -60,13 +60,11 @@ def _held(chain: Chain, fetch_early: bool) -> Iterator[Line]:
     yield Line(f"    return {half.spell(chain.normal_input)};")
     yield Line("  });")
     yield from _store_row(early, chain.normal_input)
+    yield Line(f"  standardize(place, row, {float_literal(chain.epsilon)});")
     late = [result for result in chain.results if result not in early]
     last = late[-1].value
-    half = _Half(chain, known={chain.normal_output})
-    if fetch_early:
-        yield from half.fetch(late)
-    yield Line(f"  standardize(place, row, {float_literal(chain.epsilon)});")
     if last != chain.normal_output:
+        half = _Half(chain, known={chain.normal_output})
         yield Line(f"  transform(place, row, [&](auto at, auto {chain.normal_output}) {{")
         for result in late:
             yield from half.define(result.value)
