@@ -12,16 +12,15 @@ layer_norm(const float* in0, const float* in1, const float* in2, float* out0, in
     const auto x0 = at.load(in0);
     return x0;
   });
+  const auto x1 = hold(place, [&](auto at) { return at.load_channel(in1); });
+  const auto x2 = hold(place, [&](auto at) { return at.load_channel(in2); });
   standardize(place, row, 1e-05f);
   transform(place, row, [&](auto at, auto n) {
-    const auto x1 = at.load_channel(in1);
 #line 1 "chain:scale"
-    const auto v0 = each<op::mul>(n, x1);
-#line 21 "kernel.cu"
-    const auto x2 = at.load_channel(in2);
+    const auto v0 = each<op::mul>(n, x1[at]);
 #line 1 "chain:shift"
-    const auto v1 = each<op::add>(v0, x2);
-#line 25 "kernel.cu"
+    const auto v1 = each<op::add>(v0, x2[at]);
+#line 24 "kernel.cu"
     return v1;
   });
   store(place, out0, row);

@@ -46,11 +46,11 @@ def _body(chain: Chain, schedule: Schedule, overlap: bool) -> Iterator[Line]:
     yield Line(f"  const {schedule.type} place(outer, hidden, inner);")
     if overlap:
         yield Line("  await_predecessor();")
-    yield from _held(chain) if schedule.held else _looped(chain)
+    yield from _held(chain, schedule.early) if schedule.held else _looped(chain)
     yield Line("  place.finish();")
 
 
-def _held(chain: Chain) -> Iterator[Line]:
+def _held(chain: Chain, fetch_early: bool) -> Iterator[Line]:
     """hold -> standardize -> transform, each followed by the store of what it made."""
     half = _Half(chain, known=set())
     early = _made_before(chain)
@@ -60,11 +60,14 @@ def _held(chain: Chain) -> Iterator[Line]:
     yield Line(f"    return {half.spell(chain.normal_input)};")
     yield Line("  });")
     yield from _store_row(early, chain.normal_input)
-    yield Line(f"  standardize(place, row, {float_literal(chain.epsilon)});")
     late = [result for result in chain.results if result not in early]
     last = late[-1].value
+    half = _Half(chain, known={chain.normal_output})
+    if fetch_early:
+        needed = _Half(chain, known={chain.normal_output}).walk(result.value for result in late)
+        yield from half.fetch(item for item in chain.operands if item.name in needed and item.kind != "scalar")
+    yield Line(f"  standardize(place, row, {float_literal(chain.epsilon)});")
     if last != chain.normal_output:
-        half = _Half(chain, known={chain.normal_output})
         yield Line(f"  transform(place, row, [&](auto at, auto {chain.normal_output}) {{")
         for result in late:
             yield from half.define(result.value)
@@ -99,10 +102,8 @@ def _looped(chain: Chain) -> Iterator[Line]:
 
 def _made_before(chain: Chain) -> list[Result]:
     """Return the results that are made on the way to the values that are normalised."""
-    half = _Half(chain, known=set())
-    for _ in half.define(chain.normal_input):
-        pass
-    return [result for result in chain.results if result.value in half.known]
+    met = _Half(chain, known=set()).walk([chain.normal_input])
+    return [result for result in chain.results if result.value in met]
 
 
 class _Half:
@@ -126,6 +127,22 @@ class _Half:
             if isinstance(needed, str):
                 yield from self.define(needed)
         yield self._compute(step)
+
+    def walk(self, values: Iterable[str]) -> set[str]:
+        """Return every operand and step output that the values are made of, themselves included."""
+        for value in values:
+            for _ in self.define(value):
+                pass
+        return self.known
+
+    def fetch(self, operands: Iterable[Operand]) -> Iterator[Line]:
+        """Hold operands for the whole row; the lines that use them come later."""
+        for operand in operands:
+            name = self._loaded[operand.name]
+            load = f"at.{_LOADS[operand.kind]}({operand.name})"
+            yield Line(f"  const auto {name} = hold(place, [&](auto at) {{ return {load}; }});")
+            self._loaded[operand.name] = f"{name}[at]"
+            self.known.add(operand.name)
 
     def stores(self, results: Iterable[Result]) -> Iterator[Line]:
         for result in results:

@@ -15,13 +15,13 @@ from onekernel.device.parts import Part
 WARP = 32
 MAX_THREADS = 1024
 MAX_VALUES = 32
+MAX_EARLY = 16
 LONG_ROW = 16384
 
 
 def fits(items: int, pack: int, threads: int) -> bool:
     """Say whether a thread can hold that much of its row: more would spill (64 registers at 1024 threads)."""
-    scale = 1 if threads == MAX_THREADS else 2
-    return items * pack <= 16 * scale and items <= 8 * scale
+    return items * (pack + 1) <= (20 if threads == MAX_THREADS else 40)  # a pack needs a register for itself
 
 
 def fits_tile(items: int, pack: int, threads: int) -> bool:
@@ -41,6 +41,11 @@ class Schedule:
     blocks: int = 1
     columns: int = 1
     held: bool = True  # the row is kept in registers; otherwise it is read in each pass
+
+    @property
+    def early(self) -> bool:
+        """Load the epilogue's operands before the reductions, which hide the wait, where registers allow it."""
+        return self.held and self.items * self.pack <= MAX_EARLY
 
     @property
     def min_blocks(self) -> int:
@@ -123,4 +128,4 @@ def _columns(rows: Rows, part: Part) -> Schedule:
         items = ceil(rows.hidden * columns / threads)
         if fits_tile(items, pack, threads):
             return Schedule("ColumnTile", pack, items, threads // columns, threads, columns=columns)
-    return Schedule("ColumnTile", min(rows.pack, 4), 1, MAX_THREADS // 8, MAX_THREADS, columns=8, held=False)
+    return Schedule("ColumnTile", min(rows.pack, 4), 1, 512 // 8, 512, columns=8, held=False)

@@ -1,7 +1,7 @@
 // Row-wise standardisation, (x - mean) / sqrt(variance + epsilon), and the frame that puts a chain around it.
 //
 // A place (rows/place.cuh) says who holds what. A row that fits is held in registers and goes through
-//   hold         load operands, compute the values that are normalised
+//   hold         load operands, compute the values that are normalised; load what comes after them
 //   standardize  the two reductions
 //   transform    scale, shift, activate
 //   store        write a result; apart from the loads, so that no load has to wait behind a store
@@ -11,27 +11,32 @@
 #include "rows/place.cuh"
 
 // What a thread keeps of its row: a value for each of its positions.
-template <class Place>
+template <class Value, int kItems>
 struct Held {
-  typename Place::Item at[Place::kItems];
+  Value at[kItems];
+
+  template <class Position>
+  ONEKERNEL_DEVICE const Value& operator[](const Position& position) const {
+    return at[position.item];
+  }
 };
 
 template <class Place, class Function>
-ONEKERNEL_DEVICE Held<Place> hold(const Place& place, Function value) {
-  Held<Place> row;
+ONEKERNEL_DEVICE auto hold(const Place& place, Function value) {
+  Held<decltype(value(place.at(0))), Place::kItems> row;
 #pragma unroll
   for (int item = 0; item < Place::kItems; ++item) row.at[item] = value(place.at(item));
   return row;
 }
 
-template <class Place, class Function>
-ONEKERNEL_DEVICE void transform(const Place& place, Held<Place>& row, Function value) {
+template <class Place, class Row, class Function>
+ONEKERNEL_DEVICE void transform(const Place& place, Row& row, Function value) {
 #pragma unroll
   for (int item = 0; item < Place::kItems; ++item) row.at[item] = value(place.at(item), row.at[item]);
 }
 
-template <class Place, class T>
-ONEKERNEL_DEVICE void store(const Place& place, T* full, const Held<Place>& row) {
+template <class Place, class T, class Row>
+ONEKERNEL_DEVICE void store(const Place& place, T* full, const Row& row) {
 #pragma unroll
   for (int item = 0; item < Place::kItems; ++item) place.at(item).store(full, row.at[item]);
 }
@@ -41,8 +46,8 @@ ONEKERNEL_DEVICE Statistic inverse_deviation(const Statistic& squares, int hidde
   return each<op::rsqrt>(each<op::add>(each<op::mul>(squares, 1.0f / hidden), epsilon));
 }
 
-template <class Place>
-ONEKERNEL_DEVICE void standardize(const Place& place, Held<Place>& row, float epsilon) {
+template <class Place, class Row>
+ONEKERNEL_DEVICE void standardize(const Place& place, Row& row, float epsilon) {
   typename Place::Statistic total{}, squares{};
 #pragma unroll
   for (int item = 0; item < Place::kItems; ++item)

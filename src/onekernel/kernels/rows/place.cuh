@@ -17,6 +17,7 @@ constexpr int kPhases = 2;  // mean, variance
 // A pack of a row-layout tensor: kPack neighbours along hidden.
 template <int kPack>
 struct RowPosition {
+  int item;
   long long row;
   int hidden;
   int channel;
@@ -49,6 +50,7 @@ struct RowPosition {
 // A pack of a column-layout tensor: kPack neighbours along inner, that is kPack rows.
 template <int kPack>
 struct ColumnPosition {
+  int item;
   long long outer;
   int hidden, inner;
   int channel, column;
@@ -112,7 +114,7 @@ struct LaneRow {
   ONEKERNEL_DEVICE int items() const { return (hidden + kLanes * kPack - 1) / (kLanes * kPack); }
   ONEKERNEL_DEVICE RowPosition<kPack> at(int item) const {
     const int channel = (item * kLanes + lane) * kPack;
-    return {row, hidden, channel, row < rows && channel < hidden};
+    return {item, row, hidden, channel, row < rows && channel < hidden};
   }
   ONEKERNEL_DEVICE static float fold(const Item& pack) { return horizontal_sum(pack); }
   template <int kPhase>
@@ -139,7 +141,7 @@ struct BlockRow {
   ONEKERNEL_DEVICE int items() const { return (hidden + kThreads * kPack - 1) / (kThreads * kPack); }
   ONEKERNEL_DEVICE RowPosition<kPack> at(int item) const {
     const int channel = (item * kThreads + static_cast<int>(threadIdx.x)) * kPack;
-    return {static_cast<long long>(blockIdx.x), hidden, channel, channel < hidden};
+    return {item, static_cast<long long>(blockIdx.x), hidden, channel, channel < hidden};
   }
   ONEKERNEL_DEVICE static float fold(const Item& pack) { return horizontal_sum(pack); }
   template <int kPhase>
@@ -174,7 +176,7 @@ struct ClusterRow {
   ONEKERNEL_DEVICE RowPosition<kPack> at(int item) const {
     const int thread = rank * kThreads + static_cast<int>(threadIdx.x);
     const int channel = (item * kBlocks * kThreads + thread) * kPack;
-    return {static_cast<long long>(blockIdx.x / kBlocks), hidden, channel, channel < hidden};
+    return {item, static_cast<long long>(blockIdx.x / kBlocks), hidden, channel, channel < hidden};
   }
   ONEKERNEL_DEVICE static float fold(const Item& pack) { return horizontal_sum(pack); }
   template <int kPhase>
@@ -213,14 +215,17 @@ struct ColumnTile {
 
   ONEKERNEL_DEVICE ColumnTile(int /*outer*/, int hidden_, int inner_) : hidden(hidden_), inner(inner_) {
     const int tiles = (inner + kColumns * kPack - 1) / (kColumns * kPack);
-    outer = blockIdx.x / tiles;
-    column = (static_cast<int>(blockIdx.x % tiles) * kColumns + static_cast<int>(threadIdx.x) % kColumns) * kPack;
+    const int blocks = gridDim.x;
+    outer = tiles == blocks ? 0 : blockIdx.x / tiles;  // a batch of one needs no division
+    column = ((static_cast<int>(blockIdx.x) - static_cast<int>(outer) * tiles) * kColumns +
+              static_cast<int>(threadIdx.x) % kColumns) *
+             kPack;
     group = threadIdx.x / kColumns;
   }
   ONEKERNEL_DEVICE int items() const { return (hidden + kGroups - 1) / kGroups; }
   ONEKERNEL_DEVICE ColumnPosition<kPack> at(int item) const {
     const int channel = item * kGroups + group;
-    return {outer, hidden, inner, channel, column, channel < hidden && column < inner};
+    return {item, outer, hidden, inner, channel, column, channel < hidden && column < inner};
   }
   ONEKERNEL_DEVICE static Statistic fold(const Item& pack) { return pack; }
   template <int kPhase>
