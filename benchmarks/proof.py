@@ -15,7 +15,7 @@ SANITIZERS = ("memcheck", "racecheck", "synccheck")
 
 def run() -> dict[str, Any]:
     """Run everything and return the counts; `clean` is true when nothing failed and nothing was found."""
-    parity = _output(["-m", "pytest", "-m", "gpu", "-q", "tests/test_kernels.py", "tests/test_ops.py"])
+    parity = _output(["-m", "pytest", "-m", "gpu", "tests/test_kernels.py", "tests/test_ops.py"])
     passed, failed, broken = (_number(rf"(\d+) {word}", parity) for word in ("passed", "failed", "error"))
     failed += broken
     record: dict[str, Any] = {"parity_tests_passed": passed, "parity_tests_failed": failed}

@@ -109,6 +109,27 @@ def test_the_whole_is_rejected_when_every_part_passes(tmp_path: Path, monkeypatc
     assert against_original(model, result.model) == 0.0
 
 
+def test_a_result_is_no_better_known_than_what_the_model_rounds_to_inside() -> None:
+    """A cast to float16 and back inside a chain: the kernel keeps what the original throws away."""
+    b = Builder()
+    x, _ = b.norm(b.node("MatMul", "x", b.weight(HIDDEN, HIDDEN)))
+    x = b.node("Cast", b.node("Cast", x, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
+    verdict = onekernel.optimize(b.model(["x"], [b.node("Relu", x)]), INPUTS).verdict
+    assert verdict.decision == "keep"
+    assert {item.limit.dtype for item in verdict.numbers} == {"float16"}
+
+
+def test_empty_outputs_prove_nothing() -> None:
+    b = Builder()
+    x, _ = b.norm("x")
+    model = b.model(["x"], [x])
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    verdict = onekernel.optimize(model, {"x": np.zeros((0, HIDDEN), np.float32)}).verdict
+    assert verdict.decision == "inconclusive"
+    assert "empty" in verdict.reason
+
+
 def test_the_whole_can_be_timed_against_the_original() -> None:
     opened = open_target(three_norms(), INPUTS)
     result = onekernel.optimize(opened.model, INPUTS)

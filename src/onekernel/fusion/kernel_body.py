@@ -16,7 +16,7 @@ _LOADS = {"full": "load", "channel": "load_channel", "row": "load_row", "scalar"
 
 def chain_request(chain: Chain, schedule: Schedule, arch: str) -> KernelRequest:
     """Make the request for a canonical chain (operands in0.., results out0..)."""
-    overlap = arch_number(arch) >= 90
+    overlap = schedule.overlap and arch_number(arch) >= 90
     return KernelRequest(
         name=chain.name,
         arch=arch,

@@ -53,6 +53,11 @@ class Schedule:
         return 1 if self.place in ("ClusterRow", "ColumnTile") or self.threads == MAX_THREADS else 0
 
     @property
+    def overlap(self) -> bool:
+        """Start before the predecessor ends, where the part can (sm_90+); two large blocks in one SM only crowd it."""
+        return self.threads <= 256
+
+    @property
     def type(self) -> str:
         """The C++ type of the place."""
         last = {

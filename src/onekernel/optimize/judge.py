@@ -23,6 +23,7 @@ from onekernel.splice.segments import reseeded
 from onekernel.splice.signature import Array
 from onekernel.targets import Target
 from onekernel.verify import Limit, Speed, Timing, Verdict, compare, find, measure
+from onekernel.verify.limits import find_for_model
 
 See = Callable[[int, Sequence[Array], Sequence[Array]], None]
 
@@ -89,10 +90,13 @@ def judge_model(target: Target, model: FusedModel, limits: Sequence[Limit]) -> V
     if seeded is not target.model:
         model = splice(seeded, model.chains, model.engine, model.constants)
     expected = splice(seeded, (), model.engine)(target.inputs)
-    rows = {name: find(limits, "model", array.dtype.name) for name, array in expected.items()}
+    dtypes = {value.dtype for value in target.graph.values.values()}
+    rows = {name: find_for_model(limits, array.dtype.name, dtypes) for name, array in expected.items()}
+    doubts = () if any(array.size for array in expected.values()) else ("every output of these inputs is empty",)
 
     def judge(got: Mapping[str, Array]) -> Verdict:
-        return Verdict(tuple(compare(name, got[name], expected[name], row) for name, row in rows.items()))
+        pairs = ((name, got[name], expected[name], row) for name, row in rows.items())
+        return Verdict(tuple(compare(*pair, dtype=pair[2].dtype.name) for pair in pairs), doubts=doubts)
 
     verdict = judge(model(target.inputs))
     if verdict.decision != "reject":

@@ -7,7 +7,7 @@ scale of the data and is not decided by one element that happens to be near zero
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +44,18 @@ LIMITS: tuple[Limit, ...] = (
     Limit("model", "bfloat16", 4e-2, "ten times the limit of one kernel: layers add their roundings"),
     Limit("model", "exact", 0.0, _EXACT),
 )
+
+
+_COARSE = ("bfloat16", "float16")
+
+
+def find_for_model(limits: Sequence[Limit], result: str, inside: Collection[str]) -> Limit:
+    """Choose the row for a model's result: a float result is no better known than what the model rounds to inside.
+
+    `inside` are the dtypes of the model's values. Raises InvalidInput as `find`.
+    """
+    coarsest = next((dtype for dtype in _COARSE if dtype in inside), result)
+    return find(limits, "model", coarsest if "float" in result else result)
 
 
 def find(limits: Sequence[Limit], scope: Scope, dtype: str) -> Limit:
