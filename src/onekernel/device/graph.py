@@ -27,8 +27,11 @@ class CudaGraph:
         try:
             for _ in range(calls):
                 work(int(self._stream))
-        finally:
-            graph = call(cuda.cuStreamEndCapture, self._stream)
+        except BaseException:
+            cuda.cuStreamEndCapture(self._stream)  # the work's own error is the one to see
+            cuda.cuStreamDestroy(self._stream)
+            raise
+        graph = call(cuda.cuStreamEndCapture, self._stream)
         self._exec = call(cuda.cuGraphInstantiate, graph, 0)
         call(cuda.cuGraphDestroy, graph)
 

@@ -106,5 +106,6 @@ def judge_model(target: Target, model: FusedModel, limits: Sequence[Limit]) -> V
     off, moody = ({item.name for item in side.numbers if not item.passed} for side in (verdict, floor))
     if not off <= moody:
         return verdict
-    doubt = f"{verdict.worst}; but the original differs from itself without optimisations, drawing other random numbers"
-    return replace(verdict, doubts=(f"{doubt} ({floor.worst})",))
+    draws = "" if seeded is target.model else ", drawing other random numbers"
+    doubt = f"{verdict.worst}; but the original differs from itself without optimisations{draws} ({floor.worst})"
+    return replace(verdict, doubts=(doubt,))
