@@ -13,11 +13,13 @@ PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 ifeq ($(strip $(VENV)),)
 PY := PYTHONPATH="$(CURDIR)/src" $(PYTHON)
+CLANG_FORMAT := clang-format
 DEV_READY :=
 DEMO_READY :=
 MODELS_READY :=
 else
 PY := $(VENV)/bin/python
+CLANG_FORMAT := $(VENV)/bin/clang-format
 DEV_READY := $(VENV)/.dev
 DEMO_READY := $(VENV)/.demo
 MODELS_READY := $(VENV)/.models
@@ -54,12 +56,12 @@ check: $(DEV_READY)
 	$(PY) -m ruff check $(PYTHON_TEXT)
 	$(PY) -m ruff format --check $(PYTHON_TEXT)
 	$(PY) -m mypy
-	$(if $(CUDA_TEXT),$(PY) -m clang_format --dry-run -Werror $(CUDA_TEXT))
+	$(if $(CUDA_TEXT),$(CLANG_FORMAT) --dry-run -Werror $(CUDA_TEXT))
 
 format: $(DEV_READY)
 	$(PY) -m ruff check --fix $(PYTHON_TEXT)
 	$(PY) -m ruff format $(PYTHON_TEXT)
-	$(if $(CUDA_TEXT),$(PY) -m clang_format -i $(CUDA_TEXT))
+	$(if $(CUDA_TEXT),$(CLANG_FORMAT) -i $(CUDA_TEXT))
 
 clean:
 	rm -rf .venv build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
