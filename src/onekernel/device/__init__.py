@@ -60,7 +60,7 @@ def get(name: str | None = None) -> Device:
 
         return EmulatedDevice()
     kind, _, ordinal = name.partition(":")
-    if kind != "cuda" or not (ordinal or "0").isdigit():
+    if kind != "cuda" or not (ordinal or "0").isdecimal():
         raise InvalidInput(expected="cuda, cuda:N, emulated or auto", got=repr(name), todo="name one of them")
     if int(ordinal or 0) >= gpu_count():
         raise InvalidInput(expected=f"one of {gpu_count()} GPUs", got=repr(name), todo="use emulated instead")

@@ -30,7 +30,7 @@ class Build:
 def compile_for(chain: Chain, part: Part) -> Build:
     """Build the variant for the chain's sample shape, with aligned operands, for a GPU that need not be here.
 
-    `chain` is canonical (see search.canonical). Raises CompileError or InvalidInput.
+    `chain` is launchable (naming.launchable). Raises CompileError or InvalidInput.
     """
     rows = _rows(chain, chain.sample_shape, _widest_pack(chain, part.arch, alignment=32))
     schedule = choose(rows, columns=chain.layout == "columns", part=part)
@@ -41,7 +41,8 @@ def compile_for(chain: Chain, part: Part) -> Build:
 class ChainKernel:
     """Callable on tensors of one device; `builds` holds the variants made so far.
 
-    `chain` is canonical. Not bound to a shape: `outer` and `inner` are read from the operands of each call.
+    `chain` is launchable (naming.launchable). A kernel is not bound to a shape: `outer` and `inner` are read from the
+    operands of each call.
     """
 
     def __init__(self, chain: Chain, device: Device, part: Part | None = None) -> None:

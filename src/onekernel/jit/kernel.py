@@ -22,7 +22,7 @@ from onekernel.jit.binary import Binary
 from onekernel.jit.cache import KernelCache, digest
 from onekernel.jit.generate import kernel_text
 from onekernel.jit.headers import closure
-from onekernel.jit.request import KernelRequest, Line, Parameter
+from onekernel.jit.request import KernelRequest, Parameter
 
 _SLOTS: dict[str, Any] = {"int": ctypes.c_int32, "long long": ctypes.c_int64, "float": ctypes.c_float}
 
@@ -190,6 +190,3 @@ def _stream_handle(stream: Any) -> int:
         raise InvalidInput(
             expected="a stream handle, a torch stream or None", got=repr(stream), todo="give the handle as a number"
         ) from error
-
-
-__all__ = ["Kernel", "Line", "compile_request", "kernel", "request_key"]

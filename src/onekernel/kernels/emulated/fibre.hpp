@@ -11,10 +11,13 @@
 namespace machine {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr std::size_t kGuardBytes = 64 * 1024;  // below it: an overflow stops the process, not a neighbour
 
 inline char* new_stack() {
-  void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+  if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) return nullptr;
+  return static_cast<char*>(memory) + kGuardBytes;
 }
 
 #if defined(__x86_64__)
