@@ -8,6 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Machines differ in speed, so no example has a deadline; CI tries the same examples every time.
+settings.register_profile("onekernel", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("onekernel")
 
 
 @pytest.fixture(scope="session", autouse=True)

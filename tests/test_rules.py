@@ -11,9 +11,11 @@ import pytest
 
 from onekernel.fusion.rules import normal_form
 from onekernel.fusion.search import find_chains
+from onekernel.fusion.spelling.norm import equal
 from onekernel.fusion.spelling.registry import RULES
 from onekernel.graph import interpreter
-from onekernel.graph.model import Graph
+from onekernel.graph.draft import Draft
+from onekernel.graph.model import Graph, Node, Value
 from onekernel.graph.onnx_reader import load, read
 from onnx_models import chain_errors, relative_error, run_onnx
 from spellings import DIVIDES, EPSILON, MEANS, SQUARES, WHOLE, Spelling, casts_between, written
@@ -244,3 +246,19 @@ def test_a_constant_of_more_axes_adds_axes(op: str, number: float) -> None:
     proto, inputs = spelling.build(spelling.op(op, x, constant))
     (after,) = interpreter.run(normal_form(read(proto, inputs)), inputs).values()
     assert relative_error(run_onnx(proto, inputs, ["y"])["y"], after) < 1e-5
+
+
+def test_twice_written_norms_in_a_row_are_compared_in_linear_time() -> None:
+    """Each level reads the one below twice; comparing both readings anew at each level would take 2^60 steps."""
+    one, other, nodes = "x", "x", []
+    for level in range(60):
+        for side, below in (("a", one), ("b", other)):
+            mean, centred = f"mean_{side}{level}", f"centred_{side}{level}"
+            nodes.append(Node("reduce_mean", (below,), (mean,), {"axes": (1,), "keepdims": True}))
+            nodes.append(Node("sub", (below, mean), (centred,)))
+        one, other = f"centred_a{level}", f"centred_b{level}"
+    names = ["x", *(name for node in nodes for name in node.outputs)]
+    values = {name: Value(name, "float32", (2, 1 if "mean" in name else 8)) for name in names}
+    draft = Draft(Graph(tuple(nodes), values, ("x",), (one, other)))
+    assert equal(draft, one, other)
+    assert not equal(draft, one, "x")

@@ -68,20 +68,22 @@ def origin(draft: Draft, name: str) -> str:
     return name
 
 
-def equal(draft: Draft, one: str, other: str) -> bool:
-    """Whether two values are the same computation, written once or twice."""
+def equal(draft: Draft, one: str, other: str, known: dict[tuple[str, str], bool] | None = None) -> bool:
+    """Whether two values are the same computation, written once or twice; `known` are pairs already compared."""
     one, other = origin(draft, one), origin(draft, other)
-    if one == other:
-        return True
+    known = {} if known is None else known
+    if one == other or (one, other) in known:
+        return known.get((one, other), True)
     a, b = draft.producer(one), draft.producer(other)
-    return (
+    known[one, other] = (
         a is not None
         and b is not None
         and a.op == b.op
         and a.op in ("sub", "reduce_mean", "square")
         and dict(a.attributes) == dict(b.attributes)
-        and all(equal(draft, left, right) for left, right in zip(a.inputs, b.inputs, strict=True))
+        and all(equal(draft, left, right, known) for left, right in zip(a.inputs, b.inputs, strict=True))
     )
+    return known[one, other]
 
 
 def is_centred(draft: Draft, name: str) -> bool:
