@@ -15,15 +15,19 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
+from onekernel.errors import CompileError
 from onekernel.jit.binary import Binary, Resources
+from onekernel.jit.flight import SingleFlight
 
 SCHEMA = 1
+LOCK_SECONDS = 60.0  # then build anyway: a slow network folder must not stop a server
 
 
 def digest(*parts: str) -> str:
@@ -38,28 +42,57 @@ class KernelCache:
         self.folder = folder
         self._writable = True
         self._memory: dict[str, Binary] = {}
-        self._lock = threading.RLock()
+        self._failed: dict[str, CompileError] = {}
+        self._flights = SingleFlight[Binary]()
 
     def get(self, name: str, key: str, text: str, build: Callable[[], Binary]) -> Binary:
-        """Return the binary of a key: from memory, from disk, or by building it once."""
-        with self._lock:
-            found = self._memory.get(key)
-            if found is None:
+        """Return the binary of a key: from memory, from disk, or by building it.
+
+        A key is built once, however many threads and processes ask for it at a time: they share the binary or the
+        CompileError, which is raised again for everyone who asks later.
+        """
+        found = self._memory.get(key)
+        return found or self._flights.run(key, lambda: self._obtain(name, key, text, build))
+
+    def _obtain(self, name: str, key: str, text: str, build: Callable[[], Binary]) -> Binary:
+        if (failure := self._failed.get(key)) is not None:
+            raise failure.with_traceback(None)
+        found = self._memory.get(key) or self._read(name, key)
+        if found is None:
+            with self._other_processes_out(key):
+                # Another process may have built it while this one waited.
                 found = self._read(name, key) or self._build(name, key, text, build)
-                self._memory[key] = found
-            return found
+        self._memory[key] = found
+        return found
+
+    @contextlib.contextmanager
+    def _other_processes_out(self, key: str) -> Iterator[None]:
+        """Keep other processes from building a key; best effort, so that no lock can ever stop the work.
+
+        The operating system frees the lock of a process that dies.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.folder is not None and self._writable:
+                with contextlib.suppress(OSError, Timeout, NotImplementedError):
+                    locks = self.folder / ".locks"
+                    locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    stack.enter_context(FileLock(locks / key, timeout=LOCK_SECONDS, poll_interval=0.01))
+            yield
 
     def adopt(self, key: str, binary: Binary) -> None:
         """Take a binary that was built elsewhere under the same key; memory only."""
-        with self._lock:
-            self._memory.setdefault(key, binary)
+        self._memory.setdefault(key, binary)
 
     def entry(self, name: str, key: str) -> Path | None:
         """Return the folder of a kernel, whether or not it exists yet."""
         return None if self.folder is None else self.folder / f"{name[:60]}.{key}"
 
     def _build(self, name: str, key: str, text: str, build: Callable[[], Binary]) -> Binary:
-        binary = build()
+        try:
+            binary = build()
+        except CompileError as failure:
+            self._failed[key] = failure
+            raise
         entry = self.entry(name, key)
         if entry is not None and self._writable:
             try:
