@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-Work = Callable[[int], object]  # takes the number of the call, to rotate over buffers
+Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ def _capture(work: Work, calls: int) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for call in range(3):  # compile, load and allocate outside the capture
-            work(call)
+        for _ in range(3):  # compile, load and allocate outside the capture
+            work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        for call in range(calls):
-            work(call)
+        for _ in range(calls):
+            work()
     return graph
 
 
