@@ -1,7 +1,7 @@
 """The emulated device: kernels built by g++ run on fibres of one host thread (kernels/emulated).
 
-Memory is the host's, streams do nothing, launches are synchronous. `Schedule` orders the threads, so that a kernel
-which is right only in one order shows it.
+Memory is the host's, streams do nothing, launches are synchronous. `Order` orders the threads, so that a kernel which
+is right only in one order shows it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
 """A small typed graph: what a foreign model computes, with concrete shapes.
 
 It is pure dataflow: every value is written once. Nodes whose operator OneKernel knows carry a name of
-`ops.ELEMENTWISE` or of `STRUCTURAL`; any other node keeps its foreign name and is opaque: it can be
-neighbour to a chain but never part of one.
+`ops.ELEMENTWISE` or one of these; any other node keeps its foreign name and is opaque: it can be neighbour to
+a chain but never part of one.
+
+    transpose                 perm: tuple[int, ...]
+    reduce_mean, reduce_sum   axes: tuple[int, ...] (non-negative), keepdims: bool
+    standardize               axis: int (non-negative), epsilon: float; ops.standardize
+    pow                       two inputs; the normal form turns the powers that a norm uses into other operators
 """
 
 from __future__ import annotations
@@ -13,12 +18,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
-
-STRUCTURAL = {
-    "transpose",  # permutation: tuple[int, ...]
-    "reduce_mean",  # axes: tuple[int, ...] (non-negative), keepdims: bool
-    "standardize",  # axis: int (non-negative), epsilon: float; ops.standardize
-}
 
 
 @dataclass(frozen=True)

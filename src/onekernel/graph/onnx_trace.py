@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onekernel.errors import InvalidInput, MissingExtra
+from onekernel.graph.onnx_session import cpu_session
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto, ValueInfoProto
@@ -95,17 +96,13 @@ def _seen(name: str, got: Any, types: Mapping[str, TypeProto]) -> tuple[str, See
 
 def _run(probe: ModelProto, inputs: Mapping[str, Array]) -> list[tuple[str, Any]]:
     try:
-        import onnxruntime as ort
         from onnxruntime.capi import onnxruntime_pybind11_state as state
     except ModuleNotFoundError as error:
         raise MissingExtra("onnxruntime", "onnx") from error
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     names = [value.name for value in probe.graph.output]
     refusals = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented)
     try:
-        session = ort.InferenceSession(_serialized(probe), options, providers=["CPUExecutionProvider"])
+        session = cpu_session(_serialized(probe), optimize=False)
         return list(zip(names, session.run(names, dict(inputs)), strict=True))
     except (*refusals, state.RuntimeException, RuntimeError) as error:  # the last: it has no array for bfloat16
         reason = " ".join(str(error).split())
@@ -126,8 +123,7 @@ def _serialized(model: ModelProto) -> bytes:
 def _inferred_types(model: ModelProto) -> dict[str, TypeProto]:
     from onnx import shape_inference
 
-    _serialized(model)
-    graph = shape_inference.infer_shapes(model).graph
+    graph = shape_inference.infer_shapes(_serialized(model)).graph
     known = (*graph.value_info, *graph.output, *graph.input)
     return {value.name: value.type for value in known if _is_typed(value.type)}
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from onekernel.errors import InvalidInput
+from onekernel.errors import DeviceError, InvalidInput
 from onekernel.jit.binary import Binary, parse_resources
 from onekernel.jit.compile_errors import explain
 from onekernel.jit.headers import closure
@@ -95,7 +95,5 @@ def _read(program: Any, what: str) -> bytes:
 
 
 def _expect(status: Any, function: str) -> None:
-    from onekernel.errors import DeviceError
-
     if status != _nvrtc().nvrtcResult.NVRTC_SUCCESS:
         raise DeviceError(f"{function} failed: {status.name}")

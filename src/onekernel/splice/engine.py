@@ -7,7 +7,6 @@ splice can be tested against any meaning of a chain.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -15,15 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from onekernel.device import Device
-from onekernel.errors import InvalidInput, MissingExtra
+from onekernel.errors import InvalidInput
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.fusion.naming import launchable
+from onekernel.graph.onnx_session import cpu_session
 from onekernel.splice.loop import Call
 from onekernel.splice.signature import Array
 
-# Many small sessions share few cores: waiting threads must not spin, and more threads than this do not help.
-_THREADS = 8
+__all__ = ["Engine", "HostEngine", "cpu_session", "engine_for", "kernels_on"]
 
 
 class Engine(Protocol):
@@ -111,26 +110,3 @@ def _with_copies(device: Device) -> Callable[[Chain], Call]:
         return lambda values: [r.numpy() for r in kernel([device.upload(np.asarray(v)) for v in values])]
 
     return call_of
-
-
-def cpu_session(model: bytes, *, optimize: bool = True) -> Any:
-    """Load a serialized model on the CPU provider, quietly; what its optimisations break is loaded without them.
-
-    Raises MissingExtra without ONNX Runtime.
-    """
-    try:
-        import onnxruntime
-        from onnxruntime.capi.onnxruntime_pybind11_state import Fail
-    except ModuleNotFoundError as error:
-        raise MissingExtra("onnxruntime", "onnx") from error
-    levels, options = onnxruntime.GraphOptimizationLevel, onnxruntime.SessionOptions()
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = min(_THREADS, os.cpu_count() or 1)
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
-    except Fail:  # for one, LayerNormFusion of 1.2x makes an invalid node of a norm between two casts
-        if not optimize:
-            raise
-        return cpu_session(model, optimize=False)

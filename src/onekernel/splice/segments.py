@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onekernel.errors import InvalidInput
+from onekernel.graph.onnx_session import cpu_session
 from onekernel.splice.plan import RANDOM, Segment, reads
 
 _TYPE = re.compile(r"^(?P<sequence>seq\()?tensor\((?P<element>\w+)\)\)?$")
@@ -43,7 +44,6 @@ def _draws(graph: Any) -> Iterator[Any]:
 
 def value_types(model: Any, names: Iterable[str]) -> dict[str, Any]:
     """Ask ONNX Runtime for the types of values: ONNX TypeProtos with the sizes that are known."""
-    import onnxruntime
     from onnx import ModelProto
 
     wanted = list(dict.fromkeys(names))
@@ -52,10 +52,7 @@ def value_types(model: Any, names: Iterable[str]) -> dict[str, Any]:
     del probe.graph.output[:]
     for name in wanted:
         probe.graph.output.add().name = name
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(probe.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = cpu_session(probe.SerializeToString(), optimize=False)
     return {item.name: _type(item.name, item.type, item.shape) for item in session.get_outputs()}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onekernel.errors import InvalidInput
-from onekernel.graph.onnx_trace import dtype_name, dtype_of
+from onekernel.graph.onnx_trace import dtype_name, dtype_of, model_inputs
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[str, Array] | Sequence[Array]
@@ -40,13 +40,12 @@ class Spec:
 
 def inputs_of(model: Any) -> tuple[Spec, ...]:
     """List what a call must give: the graph inputs that have no default among the initializers."""
-    constants = {item.name for item in model.graph.initializer}
-    return tuple(_spec(item) for item in model.graph.input if item.name not in constants)
+    return tuple(map(_spec, model_inputs(model)))
 
 
 def outputs_of(model: Any) -> tuple[Spec, ...]:
     """List what a call gives back."""
-    return tuple(_spec(item) for item in model.graph.output)
+    return tuple(map(_spec, model.graph.output))
 
 
 def _spec(info: Any) -> Spec:

@@ -1,7 +1,7 @@
-"""How long a call takes, in device time, with the spread that says how far to trust it.
+"""How long a call takes, with the spread that says how far to trust it.
 
-It takes callables and knows nothing of what they do. Event times come from the device that runs the work;
-on the emulated device there is no time worth reporting, and it says so.
+`measure` reads the host's clock around calls that end when their work has ended. Device time comes from
+`device.graph`; a Timing holds either and says whose clock was read. It knows nothing of what is timed.
 """
 
 from __future__ import annotations
@@ -33,22 +33,13 @@ class Timing:
         return (high - low) / 2 / self.median if self.median else 0.0
 
 
-def measure(
-    call: Callable[[], object],
-    *,
-    repeats: int = 20,
-    warmup: int = 3,
-    synchronize: Callable[[], object] | None = None,
-) -> Timing:
-    """Time a call on the host's clock, waiting for the device with `synchronize` before each reading."""
-    wait = synchronize or (lambda: None)
+def measure(call: Callable[[], object], *, repeats: int = 20, warmup: int = 3) -> Timing:
+    """Time a call that returns when its work has ended, on the host's clock."""
     for _ in range(warmup):
         call()
     samples = []
     for _ in range(repeats):
-        wait()
         start = time.perf_counter()
         call()
-        wait()
         samples.append(time.perf_counter() - start)
-    return Timing(tuple(samples), "host clock around synchronisation")
+    return Timing(tuple(samples), "host clock")
