@@ -12,7 +12,7 @@ import torch
 import triton
 
 import onekernel
-from onekernel.jit import nvrtc
+from onekernel.jit.compile import nvrtc
 
 ROOT = Path(__file__).parent.parent
 

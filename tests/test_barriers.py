@@ -17,7 +17,7 @@ from onekernel.errors import EmulationFault
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Schedule
 from onekernel.jit import Kernel, headers
-from onekernel.jit import emulated as compiler
+from onekernel.jit.compile import emulated as compiler
 
 BARRIER = re.compile(r"\b(block|cluster)_barrier\(\);")
 

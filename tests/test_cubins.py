@@ -14,7 +14,7 @@ from kernel_cases import layer_norm, residual_gelu
 from onekernel.device.parts import arch_number, find
 from onekernel.errors import InvalidInput
 from onekernel.fusion.kernel import Build, compile_for
-from onekernel.jit import nvrtc
+from onekernel.jit.compile import nvrtc
 
 ARCHS = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
 SHAPES = [

@@ -13,7 +13,7 @@ from onnx import ModelProto
 import onekernel
 from onekernel import jit
 from onekernel.errors import InvalidInput
-from onekernel.jit import nvrtc
+from onekernel.jit.compile import nvrtc
 from onekernel.splice import folder, kernels
 from small_models import HIDDEN, Builder
 

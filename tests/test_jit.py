@@ -19,9 +19,10 @@ from onekernel.device.launch import LaunchShape
 from onekernel.errors import CompileError, EmulationFault, InvalidInput, InvalidOperand
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Schedule
-from onekernel.jit import KernelRequest, Line, Parameter, compile_request, headers, kernel, nvrtc
-from onekernel.jit.binary import Binary, Resources, parse_resources
+from onekernel.jit import KernelRequest, Line, Parameter, compile_request, headers, kernel
 from onekernel.jit.cache import KernelCache, digest
+from onekernel.jit.compile import nvrtc
+from onekernel.jit.compile.binary import Binary, Resources, parse_resources
 from onekernel.jit.generate import float_literal
 from onekernel.jit.kernel import request_key
 

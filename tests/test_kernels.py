@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from kernel_cases import CASES, Case, check, cuda, emulated, layer_norm, residual_gelu
+from onekernel.device.cuda.graph import CudaGraph
 from onekernel.device.emulated import Order
-from onekernel.device.graph import CudaGraph
 from onekernel.errors import EmulationFault, InvalidOperand
 from onekernel.fusion.chain import Chain, Step
 from onekernel.fusion.kernel import ChainKernel

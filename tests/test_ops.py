@@ -11,7 +11,8 @@ import pytest
 
 from kernel_cases import cuda, emulated
 from onekernel.device.emulated import KERNELS
-from onekernel.jit import Kernel, KernelRequest, Parameter, compile_request, nvrtc
+from onekernel.jit import Kernel, KernelRequest, Parameter, compile_request
+from onekernel.jit.compile import nvrtc
 from onekernel.ops import ELEMENTWISE, Op
 
 ORDINARY = np.linspace(-6.0, 6.0, 241)

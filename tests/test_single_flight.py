@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from onekernel.errors import CompileError
-from onekernel.jit.binary import Binary, Resources
 from onekernel.jit.cache import KernelCache
-from onekernel.jit.flight import SingleFlight
+from onekernel.jit.cache.flight import SingleFlight
+from onekernel.jit.compile.binary import Binary, Resources
 
 BINARY = Binary(b"bytes", Resources(registers=7), 0.5, "log")
 
@@ -22,7 +22,7 @@ BINARY = Binary(b"bytes", Resources(registers=7), 0.5, "log")
 WORKER = """
 import os, sys, threading, time
 from pathlib import Path
-from onekernel.jit.binary import Binary, Resources
+from onekernel.jit.compile.binary import Binary, Resources
 from onekernel.jit.cache import KernelCache
 
 folder, builds, seconds, threads = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4])

@@ -35,14 +35,14 @@ class Device(Protocol):
 
 @cache
 def _gpu(ordinal: int) -> Device:
-    from onekernel.device.gpu import GpuDevice
+    from onekernel.device.cuda.gpu import GpuDevice
 
     return GpuDevice(ordinal)
 
 
 def gpu_count() -> int:
     """Return how many GPUs can be used."""
-    from onekernel.device.gpu import count
+    from onekernel.device.cuda.gpu import count
 
     return count()
 

@@ -17,9 +17,9 @@ from onekernel._version import __version__
 from onekernel.device import Device, LaunchShape, get
 from onekernel.device.buffer import ITEM_BYTES, View, view
 from onekernel.errors import InvalidInput, InvalidOperand
-from onekernel.jit import emulated, nvrtc
-from onekernel.jit.binary import Binary
 from onekernel.jit.cache import KernelCache, digest
+from onekernel.jit.compile import emulated, nvrtc
+from onekernel.jit.compile.binary import Binary
 from onekernel.jit.generate import kernel_text
 from onekernel.jit.headers import closure
 from onekernel.jit.request import KernelRequest, Parameter

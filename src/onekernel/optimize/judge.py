@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onekernel.device.gpu import GpuDevice
-from onekernel.device.graph import seconds_in_graph
+from onekernel.device.cuda.gpu import GpuDevice
+from onekernel.device.cuda.graph import seconds_in_graph
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.fusion.naming import launchable

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from onekernel.device import Device, get
-from onekernel.device.gpu import GpuDevice
+from onekernel.device.cuda.gpu import GpuDevice
 from onekernel.device.parts import REFERENCE, Part, find, part_of
 from onekernel.errors import CompileError, InvalidInput
 from onekernel.fusion.chain import Chain

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onekernel.device import Buffer, View
-from onekernel.device.driver import call, driver
+from onekernel.device.cuda.driver import call, driver
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.graph.onnx_trace import dtype_name

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onekernel.device.buffer import ITEM_BYTES, Buffer, View, numpy_dtype
-from onekernel.device.driver import call, driver
+from onekernel.device.cuda.driver import call, driver
 from onekernel.device.launch import LaunchShape
 
 

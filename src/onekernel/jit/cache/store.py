@@ -23,8 +23,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from onekernel.errors import CompileError
-from onekernel.jit.binary import Binary, Resources
-from onekernel.jit.flight import SingleFlight
+from onekernel.jit.cache.flight import SingleFlight
+from onekernel.jit.compile.binary import Binary, Resources
 
 SCHEMA = 1
 LOCK_SECONDS = 60.0  # then build anyway: a slow network folder must not stop a server

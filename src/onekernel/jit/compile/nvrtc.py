@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from onekernel.errors import DeviceError, InvalidInput
-from onekernel.jit.binary import Binary, parse_resources
-from onekernel.jit.compile_errors import explain
+from onekernel.jit.compile.binary import Binary, parse_resources
+from onekernel.jit.compile.errors import explain
 from onekernel.jit.headers import closure
 
 OPTIONS = (

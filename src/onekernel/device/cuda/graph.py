@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onekernel.device.driver import call, driver
+from onekernel.device.cuda.driver import call, driver
 
 if TYPE_CHECKING:
-    from onekernel.device.gpu import GpuDevice
+    from onekernel.device.cuda.gpu import GpuDevice
 
 Work = Callable[[int], object]  # enqueues something on the stream with this handle
 

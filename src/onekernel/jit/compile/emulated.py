@@ -7,9 +7,9 @@ import time
 from onekernel.device import host_compiler
 from onekernel.device.emulated import INCLUDE
 from onekernel.device.parts import arch_number
-from onekernel.jit.binary import Binary, Resources
 from onekernel.jit.cache import digest
-from onekernel.jit.compile_errors import explain
+from onekernel.jit.compile.binary import Binary, Resources
+from onekernel.jit.compile.errors import explain
 
 
 def compiler_id() -> str:

@@ -1,0 +1,1 @@
+"""CUDA text -> Binary: by NVRTC for a GPU, by g++ for the emulated device."""
