@@ -24,7 +24,7 @@ from onekernel.jit.cache import KernelCache, digest
 from onekernel.jit.compile import nvrtc
 from onekernel.jit.compile.binary import Binary, Resources, parse_resources
 from onekernel.jit.generate import float_literal
-from onekernel.jit.kernel import request_key
+from onekernel.jit.build import request_key
 
 SCALE = """
 #include "primitives.cuh"

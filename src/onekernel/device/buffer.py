@@ -59,11 +59,22 @@ class View:
 
 
 class Buffer:
-    """Memory of one device, row-major. `numpy()` copies it to the host (or shares it when emulated)."""
+    """Memory of one device, row-major. `numpy()` copies it to the host (or shares it when emulated).
+
+    Two buffers with equal `traits` are equal in all that a launch checks.
+    """
+
+    __slots__ = ("__weakref__", "_read", "_view", "address", "traits")
 
     def __init__(self, view: View, *, read: Callable[[View], npt.NDArray[Any]]) -> None:
-        self.view = view
+        self._view = view
         self._read = read
+        self.address = view.address
+        self.traits = _number_of(view)
+
+    @property
+    def view(self) -> View:
+        return self._view
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,6 +110,15 @@ class Buffer:
             "strides": None,
             "version": 3,
         }
+
+
+_traits: dict[tuple[Any, ...], int] = {}
+
+
+def _number_of(view: View) -> int:
+    aligned = view.address % ITEM_BYTES.get(view.dtype, 1) == 0
+    traits = (view.dtype, view.device, view.contiguous, view.writable, aligned)
+    return _traits.setdefault(traits, len(_traits))
 
 
 def numpy_dtype(name: str) -> npt.DTypeLike:

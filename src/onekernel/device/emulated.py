@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from onekernel.device import host_compiler
 from onekernel.device.buffer import Buffer, View, numpy_dtype, view
-from onekernel.device.launch import LaunchShape
+from onekernel.device.launch import Arguments, Launcher, LaunchShape
 from onekernel.errors import EmulationFault
 
 KERNELS = Path(str(files("onekernel"))) / "kernels"
@@ -96,21 +96,26 @@ class EmulatedDevice:
         """Say whether a kernel of this device may use that memory."""
         return where.device == "host"
 
-    def load(self, binary: bytes, entry: str) -> int:
+    def load(self, binary: bytes, entry: str, shared: int = 0) -> int:
         """Load a kernel; return its handle."""
+        del shared
         with _lock:
             _runtime()
             library = open_library(binary)
         return ctypes.cast(getattr(library, f"emulated_{entry}"), ctypes.c_void_p).value or 0
 
-    def launch(self, handle: int, slots: Any, shape: LaunchShape, stream: int) -> None:
-        """Run a kernel to its end; raise EmulationFault with what it did wrong."""
-        del stream
+    def launcher(self, handle: int, shape: LaunchShape) -> Launcher:
+        """Return a function that runs a kernel to its end; it raises EmulationFault with what the kernel did wrong."""
         dims = (ctypes.c_uint * 8)(*shape.grid, *shape.block, shape.cluster, shape.overlap)
-        with _lock:
-            message = _runtime().onekernel_emulate(handle, slots, dims, int(self.order), self.seed)
-        if message is not None:
-            raise EmulationFault(message.decode())
+
+        def launch(arguments: Arguments, stream: int) -> None:
+            del stream
+            with _lock:
+                message = _runtime().onekernel_emulate(handle, arguments.pointers, dims, int(self.order), self.seed)
+            if message is not None:
+                raise EmulationFault(message.decode())
+
+        return launch
 
     def synchronize(self) -> None:
         """Do nothing: launches are synchronous."""

@@ -1,7 +1,8 @@
 """HOW a kernel comes to be: KernelRequest -> text -> compile -> cache -> launch. Knows no chain and no framework."""
 
+from onekernel.jit.build import adopt, compile_request, key_of
 from onekernel.jit.compile.binary import Binary, Resources
-from onekernel.jit.kernel import Kernel, adopt, compile_request, kernel, key_of
+from onekernel.jit.kernel import Kernel, kernel
 from onekernel.jit.request import KernelRequest, Line, Parameter
 
 __all__ = [

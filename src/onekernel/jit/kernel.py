@@ -1,81 +1,36 @@
-"""KernelRequest -> Kernel: build through the cache, load on a device, launch with checked operands."""
+"""A built kernel on one device: launched with checked operands, or bound to operands that were checked once."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from functools import cache
-from math import isinf, prod
-from operator import index
-from pathlib import Path
+from math import prod
+from operator import call, index
 from typing import Any
 
-import numpy as np
-
-from onekernel import settings
-from onekernel._version import __version__
 from onekernel.device import Device, LaunchShape, get
-from onekernel.device.buffer import ITEM_BYTES, View, view
+from onekernel.device.launch import Arguments, Launcher
 from onekernel.errors import InvalidInput, InvalidOperand
-from onekernel.jit.cache import KernelCache, digest
-from onekernel.jit.compile import emulated, nvrtc
-from onekernel.jit.compile.binary import Binary
-from onekernel.jit.generate import kernel_text
-from onekernel.jit.headers import closure
+from onekernel.jit.build import compile_request
+from onekernel.jit.operands import Signature
 from onekernel.jit.request import KernelRequest, Parameter
-
-_SLOTS: dict[str, Any] = {"int": ctypes.c_int32, "long long": ctypes.c_int64, "float": ctypes.c_float}
-
-_INTEGERS = (int, np.integer)
-_NUMBERS = (int, float, np.integer, np.floating)
 
 Grid = int | Sequence[int]
 
-
-@cache
-def _cache(folder: Path | None) -> KernelCache:
-    return KernelCache(folder)
-
-
-def compile_request(request: KernelRequest, *, emulate: bool = False) -> Binary:
-    """Build a request for its architecture, or for the emulated device.
-
-    Raises CompileError or InvalidInput.
-    """
-    text = kernel_text(request)
-    compiler, builder = (
-        (emulated.compiler_id(), lambda: emulated.compile_emulated(request.name, text, request.arch))
-        if emulate
-        else (nvrtc.compiler_id(), lambda: nvrtc.compile_cubin(request.name, text, request.arch))
-    )
-    return _cache(settings.load().cache).get(request.name, request_key(request, compiler), text, builder)
-
-
-def request_key(request: KernelRequest, compiler: str) -> str:
-    """Hash everything that the binary depends on: texts, headers, architecture, compiler and options, version."""
-    text = kernel_text(request)
-    headers = [part for name, content in closure(text).items() for part in (name, content)]
-    return digest(__version__, compiler, request.arch, text, *headers)
-
-
-def key_of(request: KernelRequest) -> str:
-    """Return the key under which a request's cubin is kept."""
-    return request_key(request, nvrtc.compiler_id())
-
-
-def adopt(key: str, binary: Binary) -> None:
-    """Use a cubin from elsewhere (a saved model) for the request of this key instead of compiling."""
-    _cache(settings.load().cache).adopt(key, binary)
+_MOST_SHAPES = 1024  # launch shapes remembered for each kernel; then it starts afresh
 
 
 class Kernel:
-    """A built kernel on one device."""
+    """A built kernel on one device. Launches may be made from several threads at a time."""
 
     def __init__(self, request: KernelRequest, device: Device | None = None) -> None:
         self.request = request
         self.device = get() if device is None else device
         self.binary = compile_request(request, emulate=self.device.emulated)
-        self._handle = self.device.load(self.binary.data, request.name)
+        self._handle = self.device.load(self.binary.data, request.name, request.shared)
+        self._signature = Signature(request.parameters, self.device)
+        self._readers, self._count = self._signature.readers, len(request.parameters)
+        self._launchers: dict[Any, Launcher] = {}
+        self._idle: list[Arguments] = []  # a launch takes one and gives it back: no two threads fill the same
 
     def launch(self, *operands: Any, grid: Grid, block: Grid | None = None, stream: Any = None) -> None:
         """Enqueue the kernel; operands in the order of the parameters, tensors for pointers, numbers for scalars.
@@ -83,13 +38,47 @@ class Kernel:
         `block` defaults to the request's threads; `stream` is a handle, a torch stream or None (the default stream).
         Raises InvalidOperand naming the parameter that does not fit, DeviceError, or EmulationFault.
         """
+        if len(operands) != self._count:
+            self._signature.check_count(operands)
+        try:
+            launcher = self._launchers[grid, block]
+        except (KeyError, TypeError):
+            launcher = self._launcher(grid, block)
+        try:
+            arguments = self._idle.pop()
+        except IndexError:
+            arguments = self._signature.arguments()
+        try:
+            arguments.fill(*map(call, self._readers, operands))
+            arguments.operands = operands
+            launcher(arguments, stream if type(stream) is int else _stream_handle(stream))
+        finally:
+            arguments.operands = ()
+            self._idle.append(arguments)
+
+    def bind(self, *operands: Any, grid: Grid, block: Grid | None = None) -> BoundLaunch:
+        """Check and pack operands once, for launches that repeat. Raises what `launch` raises."""
+        self._signature.check_count(operands)
+        return BoundLaunch(self._signature, self._launcher(grid, block), operands)
+
+    def _launcher(self, grid: Grid, block: Grid | None) -> Launcher:
+        """Return how to launch with a grid and a block, remembered for next time where it can be."""
         request = self.request
-        threads = _three(request.threads if block is None else block)
-        shape = LaunchShape(_three(grid), threads, request.cluster, request.overlap)
+        shape = LaunchShape(
+            _three(grid),
+            _three(request.threads if block is None else block),
+            request.cluster,
+            request.overlap,
+            request.cooperative,
+            request.shared,
+        )
         self._check_block(shape)
-        slots = _pack(request.parameters, operands, self.device)
-        pointers = (ctypes.c_void_p * len(slots))(*map(ctypes.addressof, slots))
-        self.device.launch(self._handle, pointers, shape, _stream_handle(stream))
+        launcher = self.device.launcher(self._handle, shape)
+        if len(self._launchers) >= _MOST_SHAPES:
+            self._launchers.clear()
+        if type(grid) in (int, tuple) and type(block) in (int, tuple, type(None)):
+            self._launchers[grid, block] = launcher
+        return launcher
 
     def _check_block(self, shape: LaunchShape) -> None:
         if prod(shape.block) > self.request.threads:
@@ -98,6 +87,23 @@ class Kernel:
                 got=str(shape.block),
                 todo="build the kernel with more threads",
             )
+
+
+class BoundLaunch:
+    """A kernel with its operands: `launch(stream)` is the driver's call and nothing else.
+
+    It keeps the operands alive, and reads what they hold at the time of the launch.
+    """
+
+    def __init__(self, signature: Signature, launcher: Launcher, operands: tuple[Any, ...]) -> None:
+        self._arguments = signature.arguments()
+        self._arguments.fill(*map(call, signature.readers, operands))
+        self._arguments.operands = operands
+        self._launcher = launcher
+
+    def launch(self, stream: Any = None) -> None:
+        """Enqueue it on a stream: a handle, a torch stream or None (the default stream)."""
+        self._launcher(self._arguments, stream if type(stream) is int else _stream_handle(stream))
 
 
 def kernel(
@@ -119,55 +125,6 @@ def kernel(
     typed = tuple(item if isinstance(item, Parameter) else Parameter(*item) for item in parameters)
     folded = tuple((constants or {}).items())
     return Kernel(KernelRequest(entry, place.arch, typed, threads, constants=folded, source=source), place)
-
-
-def _pack(parameters: tuple[Parameter, ...], operands: tuple[Any, ...], device: Device) -> list[Any]:
-    if len(operands) != len(parameters):
-        names = ", ".join(parameter.name for parameter in parameters)
-        raise InvalidOperand(
-            expected=f"{len(parameters)} operands ({names})",
-            got=str(len(operands)),
-            todo="give one for each parameter",
-        )
-    return [_slot(*pair, device) for pair in zip(parameters, operands, strict=True)]
-
-
-def _slot(parameter: Parameter, operand: Any, device: Device) -> Any:
-    if parameter.pointer:
-        return ctypes.c_void_p(_checked(parameter, view(operand), device).address)
-    real = parameter.type == "float"
-    if not isinstance(operand, _NUMBERS if real else _INTEGERS) or isinstance(operand, bool):
-        raise _refuse(parameter, f"a number of type {parameter.type}", repr(operand))
-    try:
-        slot = _SLOTS[parameter.type](float(operand) if real else int(operand))
-        fits = isinf(slot.value) == isinf(operand) if real else slot.value == operand  # ctypes wraps silently
-    except OverflowError:  # an int that no float holds
-        fits = False
-    if not fits:
-        raise _refuse(parameter, f"a number that fits {parameter.type}", repr(operand))
-    return slot
-
-
-def _checked(parameter: Parameter, where: View, device: Device) -> View:
-    if where.dtype != parameter.dtype:
-        raise _refuse(parameter, f"dtype {parameter.dtype}", where.dtype)
-    if not where.contiguous:
-        raise _refuse(parameter, "a row-major contiguous tensor", f"a strided view of shape {where.shape}")
-    if where.address % (unit := ITEM_BYTES[where.dtype]):
-        raise _refuse(parameter, f"an address that is a multiple of {unit} bytes", hex(where.address))
-    if parameter.writable and not where.writable:
-        raise _refuse(parameter, "writable memory", "read-only memory")
-    if where.elements and not device.holds(where):
-        raise _refuse(parameter, f"memory of the device {device.name!r}", where.device)
-    return where
-
-
-def _refuse(parameter: Parameter, expected: str, got: str) -> InvalidOperand:
-    return InvalidOperand(
-        expected=f"{expected} for parameter {parameter.name!r}",
-        got=got,
-        todo="convert or copy it before the launch",
-    )
 
 
 def _three(size: Grid) -> tuple[int, int, int]:

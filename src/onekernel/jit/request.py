@@ -87,6 +87,8 @@ class KernelRequest:
     min_blocks: int = 0  # blocks per multiprocessor to leave registers for; 0 leaves it to the compiler
     cluster: int = 1
     overlap: bool = False  # it awaits its predecessor before it touches memory, so it may be launched early (sm_90)
+    cooperative: bool = False  # its blocks wait for each other, so all of them must be on the GPU at once
+    shared: int = 0  # bytes of dynamic shared memory
 
     def __post_init__(self) -> None:
         for name, value in ((self.name, 0), *self.constants):

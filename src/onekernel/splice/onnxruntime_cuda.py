@@ -101,6 +101,7 @@ class CudaEngine:
 
 def cuda_engine(device: Any) -> CudaEngine:
     """Make an engine with a stream of its own on a GPU."""
-    device.activate()
     nonblocking = driver().CUstream_flags.CU_STREAM_NON_BLOCKING.value
-    return CudaEngine(device, int(call(driver().cuStreamCreate, nonblocking)), kernels_on(device))
+    with device.current():
+        stream = int(call(driver().cuStreamCreate, nonblocking))
+    return CudaEngine(device, stream, kernels_on(device))

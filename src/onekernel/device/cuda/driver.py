@@ -24,11 +24,16 @@ def driver() -> Any:
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
-    """Call a driver function; return its result without the status.
+    """Call a driver function; return its result without the status. Raises DeviceError as `check` does."""
+    return check(function, function(*arguments))
+
+
+def check(function: Callable[..., tuple[Any, ...]], result: tuple[Any, ...]) -> Any:
+    """Return what a driver function gave, without the status.
 
     Raises DeviceError with the function's name and the driver's words.
     """
-    status, *results = function(*arguments)
+    status, *results = result
     if int(status) != 0:
         cuda = driver()
         text = cuda.cuGetErrorString(status)[1]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from onekernel.device.buffer import ITEM_BYTES, Buffer, View, numpy_dtype
 from onekernel.device.cuda.driver import call, driver
-from onekernel.device.launch import LaunchShape
+from onekernel.device.launch import Launcher, LaunchShape
 
 
 @cache
@@ -25,6 +25,33 @@ def count() -> int:
         return 0
     status, number = cuda.cuDeviceGetCount()
     return int(number) if status == cuda.CUresult.CUDA_SUCCESS else 0
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel on a GPU: `handle` launches in the context of the stream, `function` belongs to the GPU's context."""
+
+    handle: Any
+    function: Any
+
+
+class _Current:
+    """Makes a context current, unless it is already, and puts back what was."""
+
+    __slots__ = ("_context", "_cuda", "_pushed")
+
+    def __init__(self, cuda: Any, context: Any) -> None:
+        self._cuda, self._context = cuda, context
+
+    def __enter__(self) -> None:
+        now = call(self._cuda.cuCtxGetCurrent)
+        self._pushed = int(now) != int(self._context)
+        if self._pushed:
+            call(self._cuda.cuCtxPushCurrent, self._context)
+
+    def __exit__(self, *error: object) -> None:
+        if self._pushed:
+            call(self._cuda.cuCtxPopCurrent)
 
 
 class GpuDevice:
@@ -43,16 +70,19 @@ class GpuDevice:
         major = call(cuda.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device)
         minor = call(cuda.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._device)
         self.arch = f"sm_{major}{minor}"
+        self.multiprocessors: int = call(
+            cuda.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, self._device
+        )
 
-    def activate(self) -> None:
-        """Make this GPU's context current on the calling thread."""
-        call(self._cuda.cuCtxSetCurrent, self._context)
+    def current(self) -> _Current:
+        """Return a guard: inside `with`, this GPU's context is current on the thread; after it, what was before."""
+        return _Current(self._cuda, self._context)
 
     def empty(self, shape: Sequence[int], dtype: str) -> Buffer:
         """Allocate uninitialised memory; it is freed with the Buffer."""
-        self.activate()
         size = max(prod(shape) * ITEM_BYTES[dtype], 1)
-        address = int(call(self._cuda.cuMemAlloc, size))
+        with self.current():
+            address = int(call(self._cuda.cuMemAlloc, size))
         view = View(address, dtype, tuple(shape), True, f"cuda:{self.ordinal}")
         buffer = Buffer(view, read=self._download)
         weakref.finalize(buffer, _free, self._cuda, self._context, address)
@@ -63,65 +93,53 @@ class GpuDevice:
         array = np.asarray(array, order="C")
         buffer = self.empty(array.shape, array.dtype.name)
         if array.nbytes:
-            call(self._cuda.cuMemcpyHtoD, buffer.view.address, array.ctypes.data, array.nbytes)
+            with self.current():
+                call(self._cuda.cuMemcpyHtoD, buffer.address, array.ctypes.data, array.nbytes)
         return buffer
 
     def _download(self, where: View) -> npt.NDArray[Any]:
         self.synchronize()
         array = np.empty(where.shape, numpy_dtype(where.dtype))
         if array.nbytes:
-            call(self._cuda.cuMemcpyDtoH, array.ctypes.data, where.address, array.nbytes)
+            with self.current():
+                call(self._cuda.cuMemcpyDtoH, array.ctypes.data, where.address, array.nbytes)
         return array
 
     def holds(self, where: View) -> bool:
         """Say whether a kernel of this device may use that memory."""
         return where.device in ("cuda", f"cuda:{self.ordinal}")
 
-    def load(self, binary: bytes, entry: str) -> Any:
-        """Load a cubin; return its kernel as a function handle of this context."""
-        self.activate()
-        library = call(self._cuda.cuLibraryLoadData, binary, [], [], 0, [], [], 0)
-        kernel = call(self._cuda.cuLibraryGetKernel, library, entry.encode())
-        return call(self._cuda.cuKernelGetFunction, kernel)
+    def load(self, binary: bytes, entry: str, shared: int = 0) -> LoadedKernel:
+        """Load a cubin, to this GPU and at once; `shared` is the dynamic shared memory that launches will ask for.
 
-    def launch(self, handle: Any, slots: Any, shape: LaunchShape, stream: int) -> None:
-        """Enqueue a kernel on a stream; `slots` is a ctypes array of pointers to arguments."""
-        self.activate()
+        A lazy load would come with the first launch: it waits for the GPU to be idle, and fails while a stream is
+        being captured.
+        """
         cuda = self._cuda
-        address = ctypes.addressof(slots)
-        attributes = self._attributes(shape)
-        if not attributes:
-            call(cuda.cuLaunchKernel, handle, *shape.grid, *shape.block, 0, stream, address, 0)
-            return
-        config = cuda.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-        config.hStream = cuda.CUstream(stream)
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        call(cuda.cuLaunchKernelEx, config, handle, address, 0)
+        with self.current():
+            library = call(cuda.cuLibraryLoadData, binary, [], [], 0, [], [], 0)
+            kernel = call(cuda.cuLibraryGetKernel, library, entry.encode())
+            function = call(cuda.cuKernelGetFunction, kernel)
+            call(cuda.cuFuncLoad, function)
+            if shared:
+                most = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                call(cuda.cuFuncSetAttribute, function, most, shared)
+        return LoadedKernel(cuda.CUfunction(int(kernel)), function)
 
-    def _attributes(self, shape: LaunchShape) -> list[Any]:
-        cuda, attributes = self._cuda, []
-        if shape.cluster > 1:
-            cluster = cuda.CUlaunchAttribute()
-            cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            cluster.value.clusterDim.x = shape.cluster
-            cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1
-            attributes.append(cluster)
-        if shape.overlap:
-            early = cuda.CUlaunchAttribute()
-            early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(early)
-        return attributes
+    def launcher(self, kernel: LoadedKernel, shape: LaunchShape) -> Launcher:
+        """Return a function that enqueues a kernel with a shape; see `cuda.launcher`."""
+        from onekernel.device.cuda.launcher import launcher
+
+        return launcher(self, kernel, shape)
 
     def synchronize(self) -> None:
         """Wait until everything enqueued on this GPU has ended."""
-        self.activate()
-        call(self._cuda.cuCtxSynchronize)
+        with self.current():
+            call(self._cuda.cuCtxSynchronize)
 
 
 def _free(cuda: Any, context: Any, address: int) -> None:
     # At interpreter exit the driver may already be gone: then there is nothing left to free.
-    cuda.cuCtxSetCurrent(context)
-    cuda.cuMemFree(address)
+    if cuda.cuCtxPushCurrent(context)[0] == cuda.CUresult.CUDA_SUCCESS:
+        cuda.cuMemFree(address)
+        cuda.cuCtxPopCurrent()

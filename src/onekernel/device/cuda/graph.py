@@ -19,9 +19,9 @@ class CudaGraph:
     def __init__(self, device: GpuDevice, work: Work, *, calls: int = 1) -> None:
         """Capture `calls` runs of the work. Everything it needs must be built, loaded and allocated before."""
         cuda: Any = driver()
-        device.activate()
         self._cuda = cuda
-        self._stream = call(cuda.cuStreamCreate, cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        with device.current():
+            self._stream = call(cuda.cuStreamCreate, cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         call(cuda.cuStreamBeginCapture, self._stream, mode)
         try:

@@ -1,0 +1,51 @@
+"""KernelRequest -> Binary: the key over everything that goes in, and the cache that builds a key once."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from onekernel import settings
+from onekernel._version import __version__
+from onekernel.jit.cache import KernelCache, digest
+from onekernel.jit.compile import emulated, nvrtc
+from onekernel.jit.compile.binary import Binary
+from onekernel.jit.generate import kernel_text
+from onekernel.jit.headers import closure
+from onekernel.jit.request import KernelRequest
+
+
+@cache
+def _cache(folder: Path | None) -> KernelCache:
+    return KernelCache(folder)
+
+
+def compile_request(request: KernelRequest, *, emulate: bool = False) -> Binary:
+    """Build a request for its architecture, or for the emulated device.
+
+    Raises CompileError or InvalidInput.
+    """
+    text = kernel_text(request)
+    compiler, builder = (
+        (emulated.compiler_id(), lambda: emulated.compile_emulated(request.name, text, request.arch))
+        if emulate
+        else (nvrtc.compiler_id(), lambda: nvrtc.compile_cubin(request.name, text, request.arch))
+    )
+    return _cache(settings.load().cache).get(request.name, request_key(request, compiler), text, builder)
+
+
+def request_key(request: KernelRequest, compiler: str) -> str:
+    """Hash everything that the binary depends on: texts, headers, architecture, compiler and options, version."""
+    text = kernel_text(request)
+    headers = [part for name, content in closure(text).items() for part in (name, content)]
+    return digest(__version__, compiler, request.arch, text, *headers)
+
+
+def key_of(request: KernelRequest) -> str:
+    """Return the key under which a request's cubin is kept."""
+    return request_key(request, nvrtc.compiler_id())
+
+
+def adopt(key: str, binary: Binary) -> None:
+    """Use a cubin from elsewhere (a saved model) for the request of this key instead of compiling."""
+    _cache(settings.load().cache).adopt(key, binary)

@@ -1,0 +1,140 @@
+"""A kernel's parameters as a caller fills them: every operand is checked, then packed as the driver wants it.
+
+A launch costs microseconds, so the checks have a short way for what was accepted before: it reads the few properties
+that can differ from call to call, and anything unexpected takes the long way, which explains what is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from math import isinf
+from typing import Any
+
+import numpy as np
+
+from onekernel.device import Device
+from onekernel.device.buffer import ITEM_BYTES, Buffer, View, view
+from onekernel.device.launch import Arguments
+from onekernel.errors import InvalidOperand
+from onekernel.jit.request import Parameter
+
+_FORMATS = {"int": "i", "long long": "q", "float": "f"}
+_INTEGERS = (int, np.integer)
+_NUMBERS = (int, float, np.integer, np.floating)
+
+Reader = Callable[[Any], Any]  # an operand -> the number to pack; raises InvalidOperand
+
+
+class Signature:
+    """The parameters of a kernel on a device."""
+
+    def __init__(self, parameters: Sequence[Parameter], device: Device) -> None:
+        self.parameters = tuple(parameters)
+        self.readers: tuple[Reader, ...] = tuple(_reader(parameter, device) for parameter in parameters)
+        self._layout, self._offsets = _layout(self.parameters)
+
+    def arguments(self) -> Arguments:
+        """Make memory for the arguments of a launch."""
+        return Arguments(self._layout, self._offsets)
+
+    def check_count(self, operands: Sequence[Any]) -> None:
+        """Raise InvalidOperand unless there is one operand for each parameter."""
+        if len(operands) != len(self.parameters):
+            names = ", ".join(parameter.name for parameter in self.parameters)
+            raise InvalidOperand(
+                expected=f"{len(self.parameters)} operands ({names})",
+                got=str(len(operands)),
+                todo="give one for each parameter",
+            )
+
+
+def _layout(parameters: Sequence[Parameter]) -> tuple[struct.Struct, tuple[int, ...]]:
+    """Lay parameters out by the host's alignment rules, which `struct` knows."""
+    formats = ["P" if parameter.pointer else _FORMATS[parameter.type] for parameter in parameters]
+    ends = [struct.calcsize("@" + "".join(formats[: index + 1])) for index in range(len(formats))]
+    offsets = tuple(end - struct.calcsize(kind) for end, kind in zip(ends, formats, strict=True))
+    return struct.Struct("@" + "".join(formats)), offsets
+
+
+def _reader(parameter: Parameter, device: Device) -> Reader:
+    if parameter.pointer:
+        return _pointer(parameter, device)
+    if parameter.type == "float":
+        return lambda value: value if type(value) is float and -1e38 < value < 1e38 else _number(parameter, value)
+    limit = 2 ** (31 if parameter.type == "int" else 63)
+    return lambda value: value if type(value) is int and -limit <= value < limit else _number(parameter, value)
+
+
+def _pointer(parameter: Parameter, device: Device) -> Reader:
+    """Read addresses; kinds of Buffers and types of tensors that passed the long way are remembered."""
+    unit = ITEM_BYTES[parameter.dtype]
+    buffers: set[int] = set()
+    tensors: dict[type, tuple[Any, bool, int]] = {}  # a torch type -> the dtype and place it was accepted with
+
+    def read(operand: Any) -> int:
+        kind = type(operand)
+        if kind is Buffer and operand.traits in buffers:
+            return operand.address  # type: ignore[no-any-return]
+        if kind in tensors:
+            dtype, *place = tensors[kind]
+            if operand.dtype is dtype and [operand.is_cuda, operand.get_device()] == place and _plain(operand):
+                address: int = operand.data_ptr()
+                if address and address % unit == 0:
+                    return address
+        where = check(parameter, view(operand), device)
+        if where.elements and kind is Buffer:
+            buffers.add(operand.traits)
+        elif where.elements and hasattr(operand, "get_device"):
+            tensors[kind] = operand.dtype, operand.is_cuda, operand.get_device()
+        return where.address
+
+    return read
+
+
+def _plain(tensor: Any) -> bool:
+    """Say whether a torch tensor's memory holds its values row by row (a negated view holds their opposites)."""
+    return tensor.is_contiguous() and not tensor.is_neg()
+
+
+def check(parameter: Parameter, where: View, device: Device) -> View:
+    """Return the memory that an operand is, or raise InvalidOperand when a kernel must not use it."""
+    if where.dtype != parameter.dtype:
+        raise _refuse(parameter, f"dtype {parameter.dtype}", where.dtype)
+    if not where.contiguous:
+        raise _refuse(parameter, "a row-major contiguous tensor", f"a strided view of shape {where.shape}")
+    if where.address % (unit := ITEM_BYTES[where.dtype]):
+        raise _refuse(parameter, f"an address that is a multiple of {unit} bytes", hex(where.address))
+    if parameter.writable and not where.writable:
+        raise _refuse(parameter, "writable memory", "read-only memory")
+    if where.elements and not device.holds(where):
+        raise _refuse(parameter, f"memory of the device {device.name!r}", where.device)
+    return where
+
+
+def _number(parameter: Parameter, value: Any) -> int | float:
+    real = parameter.type == "float"
+    if not isinstance(value, _NUMBERS if real else _INTEGERS) or isinstance(value, bool):
+        raise _refuse(parameter, f"a number of type {parameter.type}", repr(value))
+    number = _fitting(value, _FORMATS[parameter.type], real)
+    if number is None:
+        raise _refuse(parameter, f"a number that fits {parameter.type}", repr(value))
+    return number
+
+
+def _fitting(value: Any, kind: str, real: bool) -> int | float | None:
+    """Return the number to pack, or None when it does not fit: an infinite float fits, one that overflows does not."""
+    try:
+        number = float(value) if real else int(value)
+        struct.pack(f"<{kind}", number)  # the native format would let a float overflow
+    except (OverflowError, struct.error):
+        return None
+    return None if isinf(number) and not isinf(value) else number
+
+
+def _refuse(parameter: Parameter, expected: str, got: str) -> InvalidOperand:
+    return InvalidOperand(
+        expected=f"{expected} for parameter {parameter.name!r}",
+        got=got,
+        todo="convert or copy it before the launch",
+    )
