@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from operator import call, index
+from operator import index
 from typing import Any
 
 from onekernel.device import Device, LaunchShape, get
@@ -28,7 +28,7 @@ class Kernel:
         self.binary = compile_request(request, emulate=self.device.emulated)
         self._handle = self.device.load(self.binary.data, request.name, request.shared)
         self._signature = Signature(request.parameters, self.device)
-        self._readers, self._count = self._signature.readers, len(request.parameters)
+        self._pack, self._count = self._signature.pack, len(request.parameters)
         self._launchers: dict[Any, Launcher] = {}
         self._idle: list[Arguments] = []  # a launch takes one and gives it back: no two threads fill the same
 
@@ -40,6 +40,9 @@ class Kernel:
         """
         if len(operands) != self._count:
             self._signature.check_count(operands)
+        if self.device.emulated:
+            self.bind(*operands, grid=grid, block=block).launch(stream)
+            return
         try:
             launcher = self._launchers[grid, block]
         except (KeyError, TypeError):
@@ -48,13 +51,9 @@ class Kernel:
             arguments = self._idle.pop()
         except IndexError:
             arguments = self._signature.arguments()
-        try:
-            arguments.fill(*map(call, self._readers, operands))
-            arguments.operands = operands
-            launcher(arguments, stream if type(stream) is int else _stream_handle(stream))
-        finally:
-            arguments.operands = ()
-            self._idle.append(arguments)
+        self._pack(arguments.fill, *operands)
+        launcher(arguments, stream if type(stream) is int else _stream_handle(stream))
+        self._idle.append(arguments)
 
     def bind(self, *operands: Any, grid: Grid, block: Grid | None = None) -> BoundLaunch:
         """Check and pack operands once, for launches that repeat. Raises what `launch` raises."""
@@ -97,7 +96,7 @@ class BoundLaunch:
 
     def __init__(self, signature: Signature, launcher: Launcher, operands: tuple[Any, ...]) -> None:
         self._arguments = signature.arguments()
-        self._arguments.fill(*map(call, signature.readers, operands))
+        signature.pack(self._arguments.fill, *operands)
         self._arguments.operands = operands
         self._launcher = launcher
 

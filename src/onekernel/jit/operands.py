@@ -1,13 +1,15 @@
 """A kernel's parameters as a caller fills them: every operand is checked, then packed as the driver wants it.
 
-A launch costs microseconds, so the checks have a short way for what was accepted before: it reads the few properties
-that can differ from call to call, and anything unexpected takes the long way, which explains what is wrong.
+A launch costs a microsecond or two, so there is a short way for what was accepted before: it reads only what can
+differ from call to call. Anything unexpected takes the long way, which explains what is wrong. A function call for
+each operand would cost more than the checks, so the short ways of all parameters are generated as one function.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isinf
 from typing import Any
 
@@ -31,7 +33,7 @@ class Signature:
 
     def __init__(self, parameters: Sequence[Parameter], device: Device) -> None:
         self.parameters = tuple(parameters)
-        self.readers: tuple[Reader, ...] = tuple(_reader(parameter, device) for parameter in parameters)
+        self.pack: Callable[..., None] = _packer(self.parameters, device)  # (fill, *operands)
         self._layout, self._offsets = _layout(self.parameters)
 
     def arguments(self) -> Arguments:
@@ -57,25 +59,36 @@ def _layout(parameters: Sequence[Parameter]) -> tuple[struct.Struct, tuple[int, 
     return struct.Struct("@" + "".join(formats)), offsets
 
 
-def _reader(parameter: Parameter, device: Device) -> Reader:
-    if parameter.pointer:
-        return _pointer(parameter, device)
-    if parameter.type == "float":
-        return lambda value: value if type(value) is float and -1e38 < value < 1e38 else _number(parameter, value)
-    limit = 2 ** (31 if parameter.type == "int" else 63)
-    return lambda value: value if type(value) is int and -limit <= value < limit else _number(parameter, value)
+_SHORT = {
+    "pointer": "{0}.address if type({0}) is Buffer and {0}.traits in {0}_known else {0}_read({0})",
+    "float": "{0} if type({0}) is float and -1e38 < {0} < 1e38 else {0}_read({0})",
+    "int": f"{{0}} if type({{0}}) is int and {-(2**31)} <= {{0}} < {2**31} else {{0}}_read({{0}})",
+    "long long": f"{{0}} if type({{0}}) is int and {-(2**63)} <= {{0}} < {2**63} else {{0}}_read({{0}})",
+}
 
 
-def _pointer(parameter: Parameter, device: Device) -> Reader:
-    """Read addresses; kinds of Buffers and types of tensors that passed the long way are remembered."""
+def _packer(parameters: Sequence[Parameter], device: Device) -> Callable[..., None]:
+    """Write the function that checks operands and fills them in; `pN_read` is the long way of parameter N."""
+    names, known = [f"p{number}" for number in range(len(parameters))], dict[str, Any](Buffer=Buffer)
+    values = []
+    for name, parameter in zip(names, parameters, strict=True):
+        values.append(_SHORT["pointer" if parameter.pointer else parameter.type].format(name))
+        known[f"{name}_known"] = traits = set[int]()
+        known[f"{name}_read"] = (
+            _pointer(parameter, device, traits) if parameter.pointer else partial(_number, parameter)
+        )
+    exec(f"def pack({', '.join(['fill', *names])}):\n fill({', '.join(values)})", known)
+    pack: Callable[..., None] = known["pack"]
+    return pack
+
+
+def _pointer(parameter: Parameter, device: Device, buffers: set[int]) -> Reader:
+    """Read addresses; kinds of Buffers and types of tensors that passed are remembered."""
     unit = ITEM_BYTES[parameter.dtype]
-    buffers: set[int] = set()
     tensors: dict[type, tuple[Any, bool, int]] = {}  # a torch type -> the dtype and place it was accepted with
 
     def read(operand: Any) -> int:
         kind = type(operand)
-        if kind is Buffer and operand.traits in buffers:
-            return operand.address  # type: ignore[no-any-return]
         if kind in tensors:
             dtype, *place = tensors[kind]
             if operand.dtype is dtype and [operand.is_cuda, operand.get_device()] == place and _plain(operand):

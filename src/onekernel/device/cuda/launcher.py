@@ -7,6 +7,7 @@ current context of the thread, so for them ours is made current, and the caller'
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -35,41 +36,36 @@ def launcher(device: GpuDevice, kernel: LoadedKernel, shape: LaunchShape) -> Lau
 
 def _plain(device: GpuDevice, kernel: LoadedKernel, shape: LaunchShape) -> Launcher:
     cuda: Any = driver()
-    enqueue, success, handle = cuda.cuLaunchKernel, cuda.CUresult.CUDA_SUCCESS, kernel.handle
-    (grid_x, grid_y, grid_z), (x, y, z), shared = shape.grid, shape.block, shape.shared
-    stream_of = _Memo(cuda.CUstream)
+    enqueue = partial(cuda.cuLaunchKernel, kernel.handle, *shape.grid, *shape.block, shape.shared)
+    success, stream_of = cuda.CUresult.CUDA_SUCCESS, _Memo(cuda.CUstream)
 
     def launch(arguments: Arguments, stream: int) -> None:
-        where = stream_of[stream]
-        result = enqueue(handle, grid_x, grid_y, grid_z, x, y, z, shared, where, arguments.pointers, 0)
+        if stream > _LAST_DEFAULT_STREAM:
+            result = enqueue(stream_of[stream], arguments.pointers, 0)
+        else:
+            with device.current():
+                result = enqueue(stream_of[stream], arguments.pointers, 0)
         if result[0] is not success:
-            check(enqueue, result)
+            check(cuda.cuLaunchKernel, result)
 
-    return _guarded(device, launch)
+    return launch
 
 
 def _extended(device: GpuDevice, kernel: LoadedKernel, shape: LaunchShape) -> Launcher:
     cuda: Any = driver()
     enqueue, success, handle = cuda.cuLaunchKernelEx, cuda.CUresult.CUDA_SUCCESS, kernel.handle
-    config_of = _Memo(lambda stream: _config(shape, stream))
+    config_of = _Memo(partial(_config, shape))
 
     def launch(arguments: Arguments, stream: int) -> None:
-        result = enqueue(config_of[stream], handle, arguments.pointers, 0)
+        if stream > _LAST_DEFAULT_STREAM:
+            result = enqueue(config_of[stream], handle, arguments.pointers, 0)
+        else:
+            with device.current():
+                result = enqueue(config_of[stream], handle, arguments.pointers, 0)
         if result[0] is not success:
             check(enqueue, result)
 
-    return _guarded(device, launch)
-
-
-def _guarded(device: GpuDevice, launch: Launcher) -> Launcher:
-    def guarded(arguments: Arguments, stream: int) -> None:
-        if stream > _LAST_DEFAULT_STREAM:
-            launch(arguments, stream)
-        else:
-            with device.current():
-                launch(arguments, stream)
-
-    return guarded
+    return launch
 
 
 class _Memo(dict[int, Any]):
