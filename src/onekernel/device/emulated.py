@@ -11,6 +11,7 @@ import hashlib
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
@@ -116,6 +117,15 @@ class EmulatedDevice:
                 raise EmulationFault(message.decode())
 
         return launch
+
+    def capturing(self, stream: int | None = None) -> bool:
+        """Say no: there are no graphs here."""
+        del stream
+        return False
+
+    def relaxed(self) -> AbstractContextManager[None]:
+        """Do nothing: loading disturbs nobody."""
+        return nullcontext()
 
     def synchronize(self) -> None:
         """Do nothing: launches are synchronous."""

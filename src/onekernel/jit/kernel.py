@@ -58,51 +58,48 @@ class Kernel:
     def bind(self, *operands: Any, grid: Grid, block: Grid | None = None) -> BoundLaunch:
         """Check and pack operands once, for launches that repeat. Raises what `launch` raises."""
         self._signature.check_count(operands)
-        return BoundLaunch(self._signature, self._launcher(grid, block), operands)
+        arguments = self._signature.arguments()
+        self._pack(arguments.fill, *operands)
+        arguments.operands = operands
+        return BoundLaunch(self._handle, self._launcher(grid, block), self._shape(grid, block), arguments)
 
     def _launcher(self, grid: Grid, block: Grid | None) -> Launcher:
         """Return how to launch with a grid and a block, remembered for next time where it can be."""
-        request = self.request
-        shape = LaunchShape(
-            _three(grid),
-            _three(request.threads if block is None else block),
-            request.cluster,
-            request.overlap,
-            request.cooperative,
-            request.shared,
-        )
-        self._check_block(shape)
-        launcher = self.device.launcher(self._handle, shape)
+        launcher = self.device.launcher(self._handle, self._shape(grid, block))
         if len(self._launchers) >= _MOST_SHAPES:
             self._launchers.clear()
         if type(grid) in (int, tuple) and type(block) in (int, tuple, type(None)):
             self._launchers[grid, block] = launcher
         return launcher
 
-    def _check_block(self, shape: LaunchShape) -> None:
+    def _shape(self, grid: Grid, block: Grid | None) -> LaunchShape:
+        request, threads = self.request, _three(self.request.threads if block is None else block)
+        shape = LaunchShape(
+            _three(grid), threads, request.cluster, request.overlap, request.cooperative, request.shared
+        )
         if prod(shape.block) > self.request.threads:
             raise InvalidOperand(
                 expected=f"a block of at most {self.request.threads} threads (the kernel's launch bound)",
                 got=str(shape.block),
                 todo="build the kernel with more threads",
             )
+        return shape
 
 
 class BoundLaunch:
     """A kernel with its operands: `launch(stream)` is the driver's call and nothing else.
 
-    It keeps the operands alive, and reads what they hold at the time of the launch.
+    It keeps the operands alive, and reads what they hold at the time of the launch. On a GPU it can also become a node
+    of a graph (device.cuda.kernel_graph).
     """
 
-    def __init__(self, signature: Signature, launcher: Launcher, operands: tuple[Any, ...]) -> None:
-        self._arguments = signature.arguments()
-        signature.pack(self._arguments.fill, *operands)
-        self._arguments.operands = operands
+    def __init__(self, kernel: Any, launcher: Launcher, shape: LaunchShape, arguments: Arguments) -> None:
+        self.kernel, self.shape, self.arguments = kernel, shape, arguments
         self._launcher = launcher
 
     def launch(self, stream: Any = None) -> None:
         """Enqueue it on a stream: a handle, a torch stream or None (the default stream)."""
-        self._launcher(self._arguments, stream if type(stream) is int else _stream_handle(stream))
+        self._launcher(self.arguments, stream if type(stream) is int else _stream_handle(stream))
 
 
 def kernel(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onekernel.device.buffer import ITEM_BYTES, Buffer, View, numpy_dtype
-from onekernel.device.cuda.driver import call, driver
+from onekernel.device.cuda.driver import call, check, driver
 from onekernel.device.launch import Launcher, LaunchShape
 
 
@@ -23,8 +24,7 @@ def count() -> int:
     cuda = driver()
     if cuda is None:
         return 0
-    status, number = cuda.cuDeviceGetCount()
-    return int(number) if status == cuda.CUresult.CUDA_SUCCESS else 0
+    return int(call(cuda.cuDeviceGetCount))  # in a forked child it raises: the answer is not "none"
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,27 @@ class GpuDevice:
         from onekernel.device.cuda.launcher import launcher
 
         return launcher(self, kernel, shape)
+
+    def capturing(self, stream: int | None = None) -> bool:
+        """Say whether a stream is being captured; without one, whether any blocking stream of this GPU is."""
+        cuda = self._cuda
+        with self.current():
+            status, state = cuda.cuStreamIsCapturing(cuda.CUstream(stream or 0))
+        if status == cuda.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+            return True
+        check(cuda.cuStreamIsCapturing, (status,))
+        return bool(state != cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Let this thread load and allocate although another thread captures a stream in global mode."""
+        cuda = self._cuda
+        mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = call(cuda.cuThreadExchangeStreamCaptureMode, mode)
+        try:
+            yield
+        finally:
+            call(cuda.cuThreadExchangeStreamCaptureMode, before)
 
     def synchronize(self) -> None:
         """Wait until everything enqueued on this GPU has ended."""

@@ -14,12 +14,12 @@ Work = Callable[[int], object]  # enqueues something on the stream with this han
 
 
 class CudaGraph:
-    """Work captured on a stream of its own; the operands must outlive it."""
+    """Work captured on a stream of its own. The work stays alive with it, and so do the operands that it holds."""
 
     def __init__(self, device: GpuDevice, work: Work, *, calls: int = 1) -> None:
         """Capture `calls` runs of the work. Everything it needs must be built, loaded and allocated before."""
         cuda: Any = driver()
-        self._cuda = cuda
+        self._cuda, self._work = cuda, work
         with device.current():
             self._stream = call(cuda.cuStreamCreate, cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL

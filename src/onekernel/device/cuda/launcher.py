@@ -89,30 +89,31 @@ def _config(shape: LaunchShape, stream: int) -> Any:
     config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
     config.sharedMemBytes = shape.shared
     config.hStream = cuda.CUstream(stream)
-    config.attrs = attributes = _attributes(shape)
-    config.numAttrs = len(attributes)
+    config.attrs = wanted = attributes(shape, overlap=shape.overlap)
+    config.numAttrs = len(wanted)
     return config
 
 
-def _attributes(shape: LaunchShape) -> list[Any]:
+def attributes(shape: LaunchShape, *, overlap: bool) -> list[Any]:
+    """List the launch attributes of a shape; in a graph, overlap is a matter of its edges."""
     cuda: Any = driver()
     kinds = cuda.CUlaunchAttributeID
-    attributes = []
+    found: list[Any] = []
 
     def add(kind: Any) -> Any:
-        attributes.append(cuda.CUlaunchAttribute())
-        attributes[-1].id = kind
-        return attributes[-1].value
+        found.append(cuda.CUlaunchAttribute())
+        found[-1].id = kind
+        return found[-1].value
 
     if shape.cluster > 1:
         size = add(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim
         size.x, size.y, size.z = shape.cluster, 1, 1
-    if shape.overlap:
+    if overlap:
         early = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         add(early).programmaticStreamSerializationAllowed = 1
     if shape.cooperative:
         add(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative = 1
-    return attributes
+    return found
 
 
 def check_resident(device: GpuDevice, kernel: LoadedKernel, shape: LaunchShape) -> None:
