@@ -25,10 +25,12 @@ import numpy.typing as npt
 from onekernel.device import host_compiler
 from onekernel.device.buffer import Buffer, View, numpy_dtype, view
 from onekernel.device.launch import Arguments, Launcher, LaunchShape
-from onekernel.errors import EmulationFault
+from onekernel.device.parts import shared_limit
+from onekernel.errors import EmulationFault, InvalidInput
 
 KERNELS = Path(str(files("onekernel"))) / "kernels"
 INCLUDE = (KERNELS / "emulated", KERNELS)
+RESIDENT_THREADS = 16 * 1024  # each has a stack and a guard page, of which Linux gives a process 32,000
 _lock = threading.Lock()  # the runtime has one machine, and half a library must not be opened
 
 
@@ -64,14 +66,26 @@ def _runtime() -> ctypes.CDLL:
     binary = host_compiler.build(text, include=INCLUDE, name="runtime")
     library = open_library(binary, ctypes.RTLD_GLOBAL)
     library.onekernel_emulate.restype = ctypes.c_char_p
-    library.onekernel_emulate.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.c_uint64,
-    ]
+    library.onekernel_emulate.argtypes = [ctypes.POINTER(_Launch)]
     return library
+
+
+class _Launch(ctypes.Structure):
+    """machine::Launch of kernels/emulated/runtime/state.hpp."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint),
+        ("overlap", ctypes.c_uint),
+        ("cooperative", ctypes.c_uint),
+        ("order", ctypes.c_uint),
+        ("shared", ctypes.c_uint),
+        ("shared_limit", ctypes.c_uint),
+        ("seed", ctypes.c_uint64),
+    )
 
 
 class EmulatedDevice:
@@ -106,29 +120,45 @@ class EmulatedDevice:
         return ctypes.cast(getattr(library, f"emulated_{entry}"), ctypes.c_void_p).value or 0
 
     def launcher(self, handle: int, shape: LaunchShape) -> Launcher:
-        """Return a function that runs a kernel to its end; it raises EmulationFault with what the kernel did wrong."""
-        dims = (ctypes.c_uint * 8)(*shape.grid, *shape.block, shape.cluster, shape.overlap)
+        """Return a function that runs a kernel to its end; it raises EmulationFault with what the kernel did wrong.
+
+        Raises InvalidInput when a block or the blocks of a cooperative kernel need more than the device has.
+        """
+        limit = shared_limit(self.arch)
+        _check_size(shape, limit)
+        asked = _Launch(
+            kernel=handle, grid=shape.grid, block=shape.block, cluster=shape.cluster, overlap=shape.overlap,
+            cooperative=shape.cooperative, shared=shape.shared, shared_limit=limit,
+        )  # fmt: skip
 
         def launch(arguments: Arguments, stream: int) -> None:
             del stream
             with _lock:
-                message = _runtime().onekernel_emulate(handle, arguments.pointers, dims, int(self.order), self.seed)
+                asked.arguments, asked.order, asked.seed = arguments.pointers, int(self.order), self.seed
+                message = _runtime().onekernel_emulate(ctypes.byref(asked))
             if message is not None:
                 raise EmulationFault(message.decode())
 
         return launch
 
-    def capturing(self, stream: int | None = None) -> bool:
-        """Say no: there are no graphs here."""
-        del stream
-        return False
-
-    def relaxed(self) -> AbstractContextManager[None]:
-        """Do nothing: loading disturbs nobody."""
-        return nullcontext()
-
     def synchronize(self) -> None:
         """Do nothing: launches are synchronous."""
+
+
+def _check_size(shape: LaunchShape, shared: int) -> None:
+    """Raise InvalidInput for a launch that is larger than the device."""
+    if shape.shared > shared:
+        raise InvalidInput(
+            expected=f"at most {shared} bytes of shared memory a block",
+            got=f"{shape.shared} bytes of dynamic shared memory",
+            todo="use less, or an architecture that has more",
+        )
+    if shape.cooperative and (threads := prod(shape.grid) * prod(shape.block)) > RESIDENT_THREADS:
+        raise InvalidInput(
+            expected=f"a cooperative launch of at most {RESIDENT_THREADS} threads (the emulated device holds no more)",
+            got=f"{prod(shape.grid)} blocks of {prod(shape.block)} threads, {threads} in all",
+            todo="launch fewer blocks",
+        )
 
 
 def _share(where: View) -> npt.NDArray[Any]:

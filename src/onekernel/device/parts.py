@@ -41,6 +41,13 @@ def pack_bytes(arch: str) -> int:
     return 32 if arch_number(arch) >= 100 else 16
 
 
+def shared_limit(arch: str) -> int:
+    """Most shared memory of a block, in bytes (CUDA programming guide, technical specifications per capability)."""
+    number = arch_number(arch)
+    kibibytes = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99}.get(number, 227 if number < 120 else 99)
+    return kibibytes * 1024
+
+
 @cache
 def table() -> dict[str, Part]:
     """All known parts by key."""

@@ -14,7 +14,7 @@ from onekernel.jit.compile.errors import explain
 
 def compiler_id() -> str:
     """Name the compiler, its options and the emulated machine for cache keys."""
-    twin = [path.read_text(encoding="utf-8") for path in sorted(INCLUDE[0].iterdir())]
+    twin = [path.read_text(encoding="utf-8") for path in sorted(INCLUDE[0].rglob("*.*"))]
     return f"{host_compiler.version()} {' '.join(host_compiler.FLAGS)} {digest(*twin)}"
 
 

@@ -1,7 +1,13 @@
 // Every intrinsic and every line of PTX that kernels use, behind plain names.
 //
 // `emulated/primitives.cuh` offers the same names to g++, so that the text of a kernel is one text. A kernel
-// may use threadIdx, blockIdx and what stands here, and nothing else of the machine.
+// may use threadIdx, blockIdx and what stands here, and nothing else of the machine. What few kernels need stands in
+// files of its own, so that the others do not wait for it to compile:
+//   primitives/warp.cuh         shuffles, votes, barriers of some lanes
+//   primitives/atomic.cuh       atomic operations, words that threads wait for
+//   primitives/wait.cuh         spins, named barriers
+//   primitives/copy.cuh         asynchronous copies to shared memory
+//   primitives/tensor_core.cuh  matrices
 #pragma once
 
 #define ONEKERNEL_DEVICE __device__ __forceinline__
@@ -67,6 +73,13 @@ template <class T>
 ONEKERNEL_DEVICE T& shared_storage() {
   __shared__ T storage;
   return storage;
+}
+
+// The bytes that the launch asked for beside it; they begin at a multiple of 1024.
+template <class T>
+ONEKERNEL_DEVICE T* dynamic_storage() {
+  extern __shared__ alignas(1024) unsigned char dynamic_bytes[];
+  return reinterpret_cast<T*>(dynamic_bytes);
 }
 
 // ---- threads

@@ -1,7 +1,12 @@
 // The emulated machine as a kernel sees it: threads are fibres of one host thread, and they switch only where a
-// real thread could wait (barriers, shuffles). runtime.cpp implements it.
+// real thread could wait (barriers, shuffles, spins). runtime.cpp implements it.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+// Primitives are inlined whatever their size, so that an address in one leads to the line of the kernel that called it.
+#define ONEKERNEL_PRIMITIVE inline __attribute__((always_inline))
 
 namespace machine {
 
@@ -17,16 +22,51 @@ struct Thread {
 extern Thread* current;
 extern Index block_size, grid_size;
 
+// ---- waiting
 void block_barrier();
+void named_barrier(int id, int threads);
 void cluster_barrier();
 int cluster_rank();
-float shuffle_xor(float value, int lane_mask);
 
-// This block's shared memory, `bytes` of it in use; filled with NaN when the block starts.
-void* shared_memory(std::size_t bytes);
+// What a lane gives to an operation of its warp.
+struct alignas(8) Lane {
+  unsigned char bytes[24];
+};
+
+// Wait until all lanes of the mask have come to the same operation; return what each lane gave. Valid until the caller
+// waits again.
+const Lane* meet(const char* operation, unsigned lanes, const void* value, std::size_t bytes);
+// The same, for what one lane gave.
+const void* shuffle(unsigned lanes, const void* value, std::size_t bytes, int source);
+void warp_barrier(unsigned lanes);
+unsigned lane_index();
+
+// One look at a condition that did not hold; returns when it is worth another look.
+void poll(const char* what);
+void end_spin();
+
+// ---- memory
+// This block's copy of a type's shared storage; filled with NaN when the block starts. `type` is an address that
+// stands for the type.
+void* shared_memory(const void* type, std::size_t bytes);
+void* dynamic_memory();
 // The same offset in the shared memory of another block of the cluster.
 const void* remote_shared(const void* address, int rank);
 
+enum class Word { load, store, update };  // how an atomic operation touches its word
+enum class Ordering { relaxed, acquire, release };
+void touch_word(const void* address, std::size_t bytes, Word how, Ordering ordering);
+void copy_word(void* to, const void* from, std::size_t bytes);  // apart from what watches a kernel's own accesses
+
 [[noreturn]] void fault(const char* message);
+[[noreturn]] void misaligned(const void* address, std::size_t bytes);
+
+template <class To, class From>
+ONEKERNEL_PRIMITIVE To bits_as(From value) {
+  static_assert(sizeof(To) == sizeof(From), "same size");
+  To result;
+  std::memcpy(&result, &value, sizeof(To));
+  return result;
+}
 
 }  // namespace machine

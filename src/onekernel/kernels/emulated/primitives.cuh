@@ -28,24 +28,18 @@ struct bfloat16 {
   unsigned short bits;
 };
 
-template <class To, class From>
-inline To bits_as(From value) {
-  static_assert(sizeof(To) == sizeof(From), "same size");
-  To result;
-  std::memcpy(&result, &value, sizeof(To));
-  return result;
+ONEKERNEL_PRIMITIVE float to_float(float value) { return value; }
+ONEKERNEL_PRIMITIVE float to_float(float16 value) { return static_cast<float>(machine::bits_as<_Float16>(value.bits)); }
+ONEKERNEL_PRIMITIVE float to_float(bfloat16 value) {
+  return machine::bits_as<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
-inline float to_float(float value) { return value; }
-inline float to_float(float16 value) { return static_cast<float>(bits_as<_Float16>(value.bits)); }
-inline float to_float(bfloat16 value) { return bits_as<float>(static_cast<std::uint32_t>(value.bits) << 16); }
-
-inline void from_float(float value, float& result) { result = value; }
-inline void from_float(float value, float16& result) {
-  result.bits = bits_as<unsigned short>(static_cast<_Float16>(value));
+ONEKERNEL_PRIMITIVE void from_float(float value, float& result) { result = value; }
+ONEKERNEL_PRIMITIVE void from_float(float value, float16& result) {
+  result.bits = machine::bits_as<unsigned short>(static_cast<_Float16>(value));
 }
-inline void from_float(float value, bfloat16& result) {
-  const auto bits = bits_as<std::uint32_t>(value);
+ONEKERNEL_PRIMITIVE void from_float(float value, bfloat16& result) {
+  const auto bits = machine::bits_as<std::uint32_t>(value);
   result.bits = std::isnan(value) ? 0x7fff : static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -54,40 +48,54 @@ struct alignas(sizeof(T) * N) Vector {
   T at[N];
 };
 
+namespace machine {
+
+template <class T>
+inline constexpr char kStandsFor = 0;  // its address tells types apart
+
 template <class T, int N>
-inline void check_access(const T* address) {
-  if (!machine::current->may_access) machine::fault("memory access before await_predecessor");
-  if (reinterpret_cast<std::uintptr_t>(address) % (sizeof(T) * N) != 0) machine::fault("misaligned vector access");
+ONEKERNEL_PRIMITIVE void check_access(const T* address) {
+  if (!current->may_access) fault("memory access before await_predecessor");
+  if (reinterpret_cast<std::uintptr_t>(address) % (sizeof(T) * N) != 0) misaligned(address, sizeof(T) * N);
+}
+
+}  // namespace machine
+
+template <int N, class T>
+ONEKERNEL_PRIMITIVE Vector<T, N> load_vector(const T* address) {
+  machine::check_access<T, N>(address);
+  return *reinterpret_cast<const Vector<T, N>*>(address);
 }
 
 template <int N, class T>
-inline Vector<T, N> load_vector(const T* address) {
-  check_access<T, N>(address);
-  Vector<T, N> result;
-  std::memcpy(&result, address, sizeof(result));
-  return result;
-}
-
-template <int N, class T>
-inline void store_vector(T* address, const Vector<T, N>& value) {
-  check_access<T, N>(address);
-  std::memcpy(address, &value, sizeof(value));
+ONEKERNEL_PRIMITIVE void store_vector(T* address, const Vector<T, N>& value) {
+  machine::check_access<T, N>(address);
+  *reinterpret_cast<Vector<T, N>*>(address) = value;
 }
 
 template <class T>
-inline T& shared_storage() {
-  return *static_cast<T*>(machine::shared_memory(sizeof(T)));
+ONEKERNEL_PRIMITIVE T& shared_storage() {
+  return *static_cast<T*>(machine::shared_memory(&machine::kStandsFor<T>, sizeof(T)));
 }
 
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+template <class T>
+ONEKERNEL_PRIMITIVE T* dynamic_storage() {
+  return static_cast<T*>(machine::dynamic_memory());
+}
 
-inline float shuffle_xor(float value, int lane_mask) { return machine::shuffle_xor(value, lane_mask); }
-inline void block_barrier() { machine::block_barrier(); }
-inline void start_successor() {}
-inline void await_predecessor() { machine::current->may_access = true; }  // it has ended: launches are synchronous
-inline int cluster_rank() { return machine::cluster_rank(); }
-inline void cluster_barrier() { machine::cluster_barrier(); }
-inline float load_remote(const float* address, int rank) {
+ONEKERNEL_PRIMITIVE float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+ONEKERNEL_PRIMITIVE float shuffle_xor(float value, int lane_mask) {
+  const auto source = static_cast<int>(machine::lane_index()) ^ lane_mask;
+  return *static_cast<const float*>(machine::shuffle(~0u, &value, sizeof(value), source));
+}
+ONEKERNEL_PRIMITIVE void block_barrier() { machine::block_barrier(); }
+ONEKERNEL_PRIMITIVE void start_successor() {}
+// It has ended: launches are synchronous.
+ONEKERNEL_PRIMITIVE void await_predecessor() { machine::current->may_access = true; }
+ONEKERNEL_PRIMITIVE int cluster_rank() { return machine::cluster_rank(); }
+ONEKERNEL_PRIMITIVE void cluster_barrier() { machine::cluster_barrier(); }
+ONEKERNEL_PRIMITIVE float load_remote(const float* address, int rank) {
   return *static_cast<const float*>(machine::remote_shared(address, rank));
 }
 

@@ -1,0 +1,35 @@
+// Waiting: for a condition that other threads make true, or at a barrier for some warps of the block.
+#pragma once
+#include "primitives.cuh"
+
+// Longer than any kernel runs: who waits this long waits for ever, and an error is better than a hung GPU.
+constexpr unsigned long long kSpinNanoseconds = 10'000'000'000ull;
+constexpr unsigned kFreeLooks = 1024;  // before the clock is read for the first time
+
+namespace detail {
+
+ONEKERNEL_DEVICE unsigned long long nanoseconds() {
+  unsigned long long time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+
+}  // namespace detail
+
+// Look at a condition until it holds. It must depend on memory alone, by load_acquire or an atomic operation. `what`
+// tells a reader of the emulated device's report what the thread waits for.
+template <class Condition>
+ONEKERNEL_DEVICE void spin_until(Condition condition, const char* what) {
+  (void)what;
+  unsigned long long start = 0;
+  for (unsigned looks = 0; !condition(); ++looks) {
+    if (looks < kFreeLooks) continue;
+    if (looks == kFreeLooks) start = detail::nanoseconds();
+    if (detail::nanoseconds() - start > kSpinNanoseconds) asm volatile("trap;");
+  }
+}
+
+// A barrier for the first `threads` threads to come, whole warps; `id` is 1 to 15. Orders memory between them.
+ONEKERNEL_DEVICE void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}

@@ -1,0 +1,67 @@
+// Shared memory, and what every access of a kernel has to keep to.
+#pragma once
+#include "report.hpp"
+
+namespace machine {
+namespace {
+
+constexpr std::size_t kDynamicOffset = kStaticBytes + kGapBytes;
+
+std::size_t shared_bytes() { return kDynamicOffset + state.launch.shared + kGapBytes; }
+
+void poison(Block& block) { std::memset(block.shared, 0xff, shared_bytes()); }  // reads as NaN
+
+void add_shared(Block& block) {
+  block.memory.reset(new char[shared_bytes() + kSharedAlignment]);
+  const auto address = reinterpret_cast<std::uintptr_t>(block.memory.get());
+  block.shared = block.memory.get() + (kSharedAlignment - address % kSharedAlignment) % kSharedAlignment;
+  poison(block);
+}
+
+std::size_t place_storage(const void* type, std::size_t bytes) {
+  const std::size_t used = used_static(), offset = (used + kGapBytes - 1) / kGapBytes * kGapBytes;
+  if (offset + bytes > kStaticBytes || offset + bytes + state.launch.shared > state.launch.shared_limit)
+    fail(format("more shared memory than a block has (%zu bytes and %u dynamic ones; at most %zu, together %u)",
+                offset + bytes, state.launch.shared, kStaticBytes, state.launch.shared_limit));
+  state.storage.push_back({type, offset, bytes});
+  return offset;
+}
+
+}  // namespace
+
+void* shared_memory(const void* type, std::size_t bytes) {
+  ONEKERNEL_HERE();
+  for (const Storage& storage : state.storage)
+    if (storage.type == type) return self().home->shared + storage.offset;
+  return self().home->shared + place_storage(type, bytes);
+}
+
+void* dynamic_memory() {
+  ONEKERNEL_HERE();
+  if (state.launch.shared == 0) fail("dynamic shared memory, of which the launch asked none,");
+  return self().home->shared + kDynamicOffset;
+}
+
+const void* remote_shared(const void* address, int rank) {
+  ONEKERNEL_HERE();
+  const Block& home = *self().home;
+  const auto offset = static_cast<const char*>(address) - home.shared;
+  if (offset < 0 || offset >= static_cast<std::ptrdiff_t>(shared_bytes())) fail("not a shared memory address");
+  if (rank < 0 || rank >= static_cast<int>(home.cluster->blocks)) fail("no such block in the cluster");
+  return state.blocks[home.cluster->first_block + static_cast<unsigned>(rank)]->shared + offset;
+}
+
+void touch_word(const void* address, std::size_t bytes, Word how, Ordering) {
+  ONEKERNEL_HERE();
+  Fibre& fibre = self();
+  if (!fibre.may_access) fail("memory access before await_predecessor");
+  if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
+    fail(format("misaligned %zu-byte atomic access (", bytes) + memory(address) + ")");
+  if (how == Word::store) return;
+  fibre.word = address;
+  fibre.word_bytes = bytes;
+}
+
+void copy_word(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+}  // namespace machine
