@@ -166,7 +166,8 @@ def _numpy_view(array: npt.NDArray[Any]) -> View:
 def _torch_view(tensor: Any) -> View:
     device = "host" if tensor.device.type == "cpu" else str(tensor.device)
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return View(tensor.data_ptr(), dtype, tuple(tensor.shape), tensor.is_contiguous(), device, tensor)
+    plain = tensor.is_contiguous() and not tensor.is_neg()  # a negated view's memory holds the opposite
+    return View(tensor.data_ptr(), dtype, tuple(tensor.shape), plain, device, tensor)
 
 
 def _interface_view(operand: Any) -> View:

@@ -59,8 +59,13 @@ def _layout(parameters: Sequence[Parameter]) -> tuple[struct.Struct, tuple[int, 
     return struct.Struct("@" + "".join(formats)), offsets
 
 
+_BUFFER = "{0}.address if type({0}) is Buffer and {0}.traits in {0}_traits"
+_TENSOR = (  # of torch; a negated view, whose memory holds the opposite, is not contiguous
+    "{0}_address if type({0}) in {0}_types and {0}.dtype is {0}_dtype and {0}.device == {0}_device"
+    " and {0}.is_contiguous() and ({0}_address := {0}.data_ptr()) and not {0}_address % {0}_unit"
+)
 _SHORT = {
-    "pointer": "{0}.address if type({0}) is Buffer and {0}.traits in {0}_known else {0}_read({0})",
+    "pointer": f"{_BUFFER} else {_TENSOR} else {{0}}_read({{0}})",
     "float": "{0} if type({0}) is float and -1e38 < {0} < 1e38 else {0}_read({0})",
     "int": f"{{0}} if type({{0}}) is int and {-(2**31)} <= {{0}} < {2**31} else {{0}}_read({{0}})",
     "long long": f"{{0}} if type({{0}}) is int and {-(2**63)} <= {{0}} < {2**63} else {{0}}_read({{0}})",
@@ -72,42 +77,30 @@ def _packer(parameters: Sequence[Parameter], device: Device) -> Callable[..., No
     names, known = [f"p{number}" for number in range(len(parameters))], dict[str, Any](Buffer=Buffer)
     values = []
     for name, parameter in zip(names, parameters, strict=True):
-        values.append(_SHORT["pointer" if parameter.pointer else parameter.type].format(name))
-        known[f"{name}_known"] = traits = set[int]()
-        known[f"{name}_read"] = (
-            _pointer(parameter, device, traits) if parameter.pointer else partial(_number, parameter)
-        )
+        kind = "pointer" if parameter.pointer else parameter.type
+        values.append(_SHORT[kind].format(name))
+        read = _pointer(name, parameter, device, known) if parameter.pointer else partial(_number, parameter)
+        known[f"{name}_read"] = read
     exec(f"def pack({', '.join(['fill', *names])}):\n fill({', '.join(values)})", known)
     pack: Callable[..., None] = known["pack"]
     return pack
 
 
-def _pointer(parameter: Parameter, device: Device, buffers: set[int]) -> Reader:
-    """Read addresses; kinds of Buffers and types of tensors that passed are remembered."""
-    unit = ITEM_BYTES[parameter.dtype]
-    tensors: dict[type, tuple[Any, bool, int]] = {}  # a torch type -> the dtype and place it was accepted with
+def _pointer(name: str, parameter: Parameter, device: Device, known: dict[str, Any]) -> Reader:
+    """Read an address the long way, and let the short way know what passed: traits of Buffers, types of tensors."""
+    traits, types = set[int](), set[type]()
+    known |= {f"{name}_traits": traits, f"{name}_types": types, f"{name}_unit": ITEM_BYTES[parameter.dtype]}
 
     def read(operand: Any) -> int:
-        kind = type(operand)
-        if kind in tensors:
-            dtype, *place = tensors[kind]
-            if operand.dtype is dtype and [operand.is_cuda, operand.get_device()] == place and _plain(operand):
-                address: int = operand.data_ptr()
-                if address and address % unit == 0:
-                    return address
         where = check(parameter, view(operand), device)
-        if where.elements and kind is Buffer:
-            buffers.add(operand.traits)
-        elif where.elements and hasattr(operand, "get_device"):
-            tensors[kind] = operand.dtype, operand.is_cuda, operand.get_device()
+        if where.elements and type(operand) is Buffer:
+            traits.add(operand.traits)
+        elif where.elements and hasattr(operand, "data_ptr"):
+            known[f"{name}_dtype"], known[f"{name}_device"] = operand.dtype, operand.device
+            types.add(type(operand))
         return where.address
 
     return read
-
-
-def _plain(tensor: Any) -> bool:
-    """Say whether a torch tensor's memory holds its values row by row (a negated view holds their opposites)."""
-    return tensor.is_contiguous() and not tensor.is_neg()
 
 
 def check(parameter: Parameter, where: View, device: Device) -> View:
