@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onekernel.device import host_compiler
+from onekernel.device import host_compiler, places
 from onekernel.device.buffer import Buffer, View, numpy_dtype, view
 from onekernel.device.launch import Arguments, Launcher, LaunchShape
 from onekernel.device.parts import shared_limit
@@ -137,9 +137,18 @@ class EmulatedDevice:
                 asked.arguments, asked.order, asked.seed = arguments.pointers, int(self.order), self.seed
                 message = _runtime().onekernel_emulate(ctypes.byref(asked))
             if message is not None:
-                raise EmulationFault(message.decode())
+                raise EmulationFault(places.explain(message.decode(), arguments.operands))
 
         return launch
+
+    def capturing(self, stream: int | None = None) -> bool:
+        """Say no: there are no graphs here."""
+        del stream
+        return False
+
+    def relaxed(self) -> AbstractContextManager[None]:
+        """Do nothing: loading disturbs nobody."""
+        return nullcontext()
 
     def synchronize(self) -> None:
         """Do nothing: launches are synchronous."""

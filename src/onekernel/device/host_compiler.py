@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ FLAGS = (
     "-std=c++17",
     "-O1",
     "-g1",
+    "-fno-omit-frame-pointer",  # the machine walks the stack to say where a fault is
     "-fPIC",
     "-shared",
     "-Wl,-Bsymbolic",
@@ -56,20 +56,13 @@ def build(text: str, *, include: Sequence[Path], name: str) -> bytes:
     Raises HostCompileError with the compiler's log.
     """
     with tempfile.TemporaryDirectory(prefix="onekernel-") as folder:
-        source, library = Path(folder) / f"{name}.cpp", Path(folder) / f"{name}.so"
-        source.write_text(text, encoding="utf-8")
-        paths = [f"-I{path}" for path in include]
-        # A fixed folder name in debug information keeps the bytes equal from build to build.
-        command = [
-            compiler(),
-            *FLAGS,
-            f"-ffile-prefix-map={folder}{os.sep}=",
-            *paths,
-            str(source),
-            "-o",
-            str(library),
-        ]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        (Path(folder) / f"{name}.cpp").write_text(text, encoding="utf-8")
+        # Fixed names of folders in debug information keep the bytes equal from build to build; the last that fits wins.
+        folders = {folder: ".", **{str(path): path.name for path in reversed(include)}}
+        paths = [f"-ffile-prefix-map={path}={alias}" for path, alias in folders.items()]
+        paths += [f"-I{path}" for path in include]
+        command = [compiler(), *FLAGS, *paths, f"{name}.cpp", "-o", f"{name}.so"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
         if result.returncode != 0:
             raise HostCompileError(result.stderr)
-        return library.read_bytes()
+        return (Path(folder) / f"{name}.so").read_bytes()

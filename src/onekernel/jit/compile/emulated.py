@@ -24,10 +24,11 @@ def compile_emulated(name: str, text: str, arch: str) -> Binary:
     Raises CompileError.
     """
     start = time.perf_counter()
+    quoted = f'extern "C" const char emulated_text[] = R"onekernel({text})onekernel";'  # faults quote its lines
     entry = f'extern "C" void emulated_{name}(void** arguments) {{ machine::call({name}, arguments); }}\n'
     prelude = f'#define ONEKERNEL_ARCH {arch_number(arch)}\n#include "primitives.cuh"\n#line 1 "kernel.cu"\n'
     try:
-        data = host_compiler.build(f"{prelude}{text}\n{entry}", include=INCLUDE, name=name)
+        data = host_compiler.build(f"{prelude}{text}\n{entry}{quoted}\n", include=INCLUDE, name=name)
     except host_compiler.HostCompileError as failure:
         raise explain(name, text, str(failure)) from None
     return Binary(data, Resources(), time.perf_counter() - start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from onekernel.device.places import line_of
 from onekernel.errors import CompileError
 
 # NVRTC: name(12): error: words        g++: name:12:5: error: words
@@ -12,7 +13,6 @@ _NVRTC = re.compile(
 )
 _GXX = re.compile(r"^(?P<file>[^\n]+?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<words>.*)$", re.MULTILINE)
 _PTXAS = re.compile(r"^\s*ptxas (?:error|fatal)\s*: (?P<words>.*)$", re.MULTILINE)  # has no line
-_DIRECTIVE = re.compile(r'^#line (\d+) "(.*)"$')
 
 
 def explain(name: str, text: str, log: str) -> CompileError:
@@ -27,20 +27,6 @@ def explain(name: str, text: str, log: str) -> CompileError:
         name,
         error=found["words"].strip(),
         origin=f"{file}:{number}" if not file.startswith("chain:") else file,
-        line=_line_of(text, file, number),
+        line=line_of(text, file, number),
         log=log,
     )
-
-
-def _line_of(text: str, file: str, number: int) -> str:
-    """Find a line by the file and number that the `#line` directives of the text gave it."""
-    here, count = "kernel.cu", 0
-    for line in text.split("\n"):
-        directive = _DIRECTIVE.match(line)
-        if directive:
-            here, count = directive[2].replace('\\"', '"').replace("\\\\", "\\"), int(directive[1]) - 1
-            continue
-        count += 1
-        if (here, count) == (file, number):
-            return line.strip()
-    return ""

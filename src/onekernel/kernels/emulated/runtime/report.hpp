@@ -22,12 +22,36 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* words, ...)
   return text;
 }
 
+// A return address belongs to the instruction before it.
+std::string offset_in(const Dl_info& library, const void* place) {
+  const auto offset = static_cast<const char*>(place) - static_cast<const char*>(library.dli_fbase) - 1;
+  return format("0x%zx", static_cast<std::size_t>(offset));
+}
+
+bool find_library(const void* place, Dl_info& library) {
+  return place != nullptr && dladdr(place, &library) != 0 && library.dli_fname != nullptr;
+}
+
 std::string code(const void* place) {
   Dl_info library;
-  if (place == nullptr || dladdr(place, &library) == 0 || library.dli_fname == nullptr) return "an unknown place";
-  // A return address belongs to the instruction before it.
-  const auto offset = static_cast<const char*>(place) - static_cast<const char*>(library.dli_fbase) - 1;
-  return "{code:" + std::string(library.dli_fname) + format(":0x%zx}", static_cast<std::size_t>(offset));
+  if (!find_library(place, library)) return "an unknown place";
+  return "{code:" + std::string(library.dli_fname) + ":" + offset_in(library, place) + "}";
+}
+
+// Where a fibre called the machine, and from where the functions around that were called. A frame begins with the
+// address of the frame before it and the return address, on x86-64 as on AArch64.
+std::string code(const Fibre& fibre) {
+  Dl_info kernel, library;
+  if (!find_library(fibre.place, kernel)) return "an unknown place";
+  std::string text = "{code:" + std::string(kernel.dli_fname) + ":" + offset_in(kernel, fibre.place);
+  const char *low = fibre.stack, *high = fibre.stack + kStackBytes - 2 * sizeof(void*);
+  for (void** frame = static_cast<void**>(*fibre.frame);; frame = static_cast<void**>(*frame)) {
+    const auto* at = reinterpret_cast<const char*>(frame);
+    if (at < low || at >= high || !find_library(frame[1], library) || library.dli_fbase != kernel.dli_fbase) break;
+    text += "," + offset_in(library, frame[1]);
+    low = at + 1;  // frames lie above those that they call
+  }
+  return text + "}";
 }
 
 std::string name_of(const Block& block) {
@@ -58,14 +82,12 @@ std::string memory(const void* address) {
   std::abort();  // a failed launch is never resumed
 }
 
-[[noreturn]] void fail(const std::string& what) {
-  stop(what + " at " + code(self().place) + " (" + name_of(self()) + ")");
-}
+[[noreturn]] void fail(const std::string& what) { stop(what + " at " + code(self()) + " (" + name_of(self()) + ")"); }
 
 std::string value_of(const void* word, std::size_t bytes) {
   std::uint64_t value = 0;
   std::memcpy(&value, word, bytes);
-  return format(" holds %llu", static_cast<unsigned long long>(value));
+  return format(" holds %#llx", static_cast<unsigned long long>(value));
 }
 
 std::string describe(const Barrier& barrier) {
@@ -83,8 +105,7 @@ std::string describe(const Fibre& fibre) {
 
 // The threads that wait for one thing in one place, as "0-31, 64".
 struct Group {
-  std::string block, what, threads;
-  const void* place;
+  std::string block, what, place, threads;
   unsigned last = 0;
   bool open_range = false;
 
@@ -96,8 +117,9 @@ struct Group {
     last = thread;
   }
   std::string line() const {
-    return "\n  " + block + ", thread " + threads + (open_range ? format("-%u", last) : "") + " waits " + what +
-           " at " + code(place);
+    const bool many = open_range || threads.find(',') != std::string::npos;
+    return "\n  " + block + (many ? ", threads " : ", thread ") + threads + (open_range ? format("-%u", last) : "") +
+           (many ? " wait " : " waits ") + what + " at " + place;
   }
 };
 
@@ -105,19 +127,20 @@ constexpr std::size_t kMostGroups = 12;
 
 // Who waits for what, when nobody can make progress.
 void report_hang() {
-  std::size_t waiting = 0, finished = 0;
+  std::size_t waiting = 0, finished = 0, spinning = 0;
   std::vector<Group> groups;
   std::map<std::tuple<const Block*, const void*, std::string>, std::size_t> index;
   for (const Fibre& fibre : state.fibres) {
     finished += fibre.finished;
     if (fibre.finished) continue;
     ++waiting;
+    spinning += fibre.spins != nullptr;
     const auto [found, added] = index.try_emplace({fibre.home, fibre.place, describe(fibre)}, groups.size());
-    if (added) groups.push_back({name_of(*fibre.home), describe(fibre), "", fibre.place});
+    if (added) groups.push_back({name_of(*fibre.home), describe(fibre), code(fibre)});
     groups[found->second].add(fibre.linear);
   }
   state.message = format("deadlock: %zu threads wait, %zu have ended", waiting, finished);
-  if (state.waiting_clusters > 0 && !state.launch.cooperative)
+  if (spinning > 0 && state.waiting_clusters > 0)
     state.message += format("; %u blocks start only when these end: the launch is not cooperative",
                             state.waiting_clusters * state.launch.cluster);
   for (std::size_t i = 0; i < groups.size() && i < kMostGroups; ++i) state.message += groups[i].line();

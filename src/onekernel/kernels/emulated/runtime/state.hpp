@@ -71,6 +71,7 @@ struct Fibre : Thread {
   Context context;
   char* stack;
   const void* place = nullptr;  // where the kernel last called the machine
+  void** frame = nullptr;       // the machine's frame of that call
   const Barrier* waits_at = nullptr;
   unsigned waits_for = 0;       // generation that it saw on arrival
   const char* spins = nullptr;  // what for
@@ -115,7 +116,8 @@ std::size_t used_static() {
 }
 
 // Remember where the kernel called; to be used first thing in what a kernel calls.
-#define ONEKERNEL_HERE() (self().place = __builtin_return_address(0))
+#define ONEKERNEL_HERE() \
+  (self().frame = static_cast<void**>(__builtin_frame_address(0)), self().place = __builtin_return_address(0))
 
 std::uint64_t next_random() {  // xorshift64 (Marsaglia 2003)
   state.random ^= state.random << 13;
