@@ -6,25 +6,17 @@ drifting clock meets all of them. One sample is one replay, divided by `calls`.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
+
+from benchmarks.sample import Sample, summary
 
 Work = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Microseconds per call: the median and half the distance between the quartiles."""
-
-    median: float
-    spread: float
-
-
 def time_in_graph(contenders: Mapping[str, Work], *, calls: int, rounds: int = 25) -> dict[str, Sample]:
-    """Time contenders against each other."""
+    """Time contenders against each other, in microseconds per call."""
     graphs = {name: _capture(work, calls) for name, work in contenders.items()}
     for graph in graphs.values():
         for _ in range(3):
@@ -33,7 +25,7 @@ def time_in_graph(contenders: Mapping[str, Work], *, calls: int, rounds: int = 2
     for _ in range(rounds):
         for name, graph in graphs.items():
             samples[name].append(_replay(graph) / calls)
-    return {name: _summary(values) for name, values in samples.items()}
+    return {name: summary(values) for name, values in samples.items()}
 
 
 def _capture(work: Work, calls: int) -> torch.cuda.CUDAGraph:
@@ -57,8 +49,3 @@ def _replay(graph: torch.cuda.CUDAGraph) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e3
-
-
-def _summary(values: list[float]) -> Sample:
-    low, median, high = statistics.quantiles(values, n=4)
-    return Sample(median, (high - low) / 2)
