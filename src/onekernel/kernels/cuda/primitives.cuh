@@ -78,7 +78,7 @@ ONEKERNEL_DEVICE T& shared_storage() {
 // The bytes that the launch asked for beside it; they begin at a multiple of 1024.
 template <class T>
 ONEKERNEL_DEVICE T* dynamic_storage() {
-  extern __shared__ alignas(1024) unsigned char dynamic_bytes[];
+  extern __shared__ __align__(1024) unsigned char dynamic_bytes[];
   return reinterpret_cast<T*>(dynamic_bytes);
 }
 
