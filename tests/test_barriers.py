@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_cases import Case, check, emulated, layer_norm, residual_gelu
-from onekernel.device.emulated import KERNELS, Order
+from kernel_cases import Case, Machine, check, emulated, layer_norm, residual_gelu
+from onekernel.device.emulated import KERNELS, EmulatedDevice, Order
 from onekernel.errors import EmulationFault
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Schedule
@@ -37,6 +37,13 @@ def barrier_sites() -> list[tuple[str, int, str]]:
             owners = re.findall(r"^struct (\w+)", text[: match.start()], re.MULTILINE)
             sites.append((path.relative_to(KERNELS).as_posix(), ordinal, owners[-1]))
     return sites
+
+
+def line_of(header: str, ordinal: int) -> str:
+    """Return the line of a barrier call."""
+    text = (KERNELS / header).read_text()
+    start = list(BARRIER.finditer(text))[ordinal].start()
+    return text[text.rfind("\n", 0, start) : start]
 
 
 @pytest.fixture
@@ -80,6 +87,20 @@ def test_a_missing_barrier_is_seen(header: str, ordinal: int, place: str, withou
     assert survives(SHAPES[place]), "the kernel is wrong before any mutation"
     without(header, ordinal)
     assert survives(SHAPES[place]) == ((header, ordinal) in REDUNDANT)
+
+
+@pytest.mark.parametrize(("header", "ordinal", "place"), barrier_sites())
+def test_the_sanitizer_sees_it_in_any_order(
+    header: str, ordinal: int, place: str, without: Callable[[str, int], None]
+) -> None:
+    without(header, ordinal)
+    if "finish" in line_of(header, ordinal):
+        return  # who ends too early is seen by the order in which blocks end, above
+    shape = SHAPES[place]
+    for order in Order:
+        machine = Machine(EmulatedDevice(order=order, seed=3, sanitize=True))
+        with pytest.raises(EmulationFault, match=r"race on shared memory|what nobody wrote"):
+            check(residual_gelu(shape[1], axis=1, rank=len(shape)), Case(shape), machine)
 
 
 def test_a_missing_wait_for_the_predecessor_is_seen() -> None:

@@ -54,8 +54,12 @@ class View:
         return self.address < other._end and other.address < self._end
 
     @property
+    def bytes(self) -> int:
+        return self.elements * ITEM_BYTES.get(self.dtype, 1)
+
+    @property
     def _end(self) -> int:
-        return self.address + self.elements * ITEM_BYTES.get(self.dtype, 1)
+        return self.address + self.bytes
 
 
 class Buffer:

@@ -70,6 +70,12 @@ def _runtime() -> ctypes.CDLL:
     return library
 
 
+class _Range(ctypes.Structure):
+    """machine::Range of kernels/emulated/runtime/state.hpp."""
+
+    _fields_ = (("first", ctypes.c_size_t), ("end", ctypes.c_size_t), ("writable", ctypes.c_size_t))
+
+
 class _Launch(ctypes.Structure):
     """machine::Launch of kernels/emulated/runtime/state.hpp."""
 
@@ -84,18 +90,33 @@ class _Launch(ctypes.Structure):
         ("order", ctypes.c_uint),
         ("shared", ctypes.c_uint),
         ("shared_limit", ctypes.c_uint),
+        ("sanitize", ctypes.c_uint),
+        ("ranges", ctypes.c_uint),
         ("seed", ctypes.c_uint64),
+        ("range", ctypes.POINTER(_Range)),
     )
 
 
+def _ranges(operands: Sequence[Any]) -> Any:
+    """Return the memory of operands as an array of _Range."""
+    arrays = [item for _, item in places.memory_of(operands)]
+    found = [_Range(item.address, item.address + item.bytes, item.writable) for item in arrays]
+    return (_Range * len(found))(*found)
+
+
 class EmulatedDevice:
-    """A GPU of a named architecture, played by the CPU."""
+    """A GPU of a named architecture, played by the CPU.
+
+    sanitize: check every access of a kernel for its address, its alignment, and races on shared memory.
+    """
 
     emulated = True
     name = "emulated"
 
-    def __init__(self, arch: str = "sm_90", *, order: Order = Order.ASCENDING, seed: int = 0) -> None:
-        self.arch, self.order, self.seed = arch, order, seed
+    def __init__(
+        self, arch: str = "sm_90", *, order: Order = Order.ASCENDING, seed: int = 0, sanitize: bool = False
+    ) -> None:
+        self.arch, self.order, self.seed, self.sanitize = arch, order, seed, sanitize
 
     def empty(self, shape: Sequence[int], dtype: str) -> Buffer:
         """Allocate memory filled with 0xff, which reads as NaN: what a kernel forgets to write shows."""
@@ -128,12 +149,14 @@ class EmulatedDevice:
         _check_size(shape, limit)
         asked = _Launch(
             kernel=handle, grid=shape.grid, block=shape.block, cluster=shape.cluster, overlap=shape.overlap,
-            cooperative=shape.cooperative, shared=shape.shared, shared_limit=limit,
+            cooperative=shape.cooperative, shared=shape.shared, shared_limit=limit, sanitize=self.sanitize,
         )  # fmt: skip
 
         def launch(arguments: Arguments, stream: int) -> None:
             del stream
+            ranges = _ranges(arguments.operands if self.sanitize else ())
             with _lock:
+                asked.range, asked.ranges = ranges, len(ranges)
                 asked.arguments, asked.order, asked.seed = arguments.pointers, int(self.order), self.seed
                 message = _runtime().onekernel_emulate(ctypes.byref(asked))
             if message is not None:

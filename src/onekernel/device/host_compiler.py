@@ -15,6 +15,7 @@ FLAGS = (
     "-std=c++17",
     "-O1",
     "-g1",
+    "-gdwarf-4",  # in version 5 addr2line mistakes the first file that a table names
     "-fno-omit-frame-pointer",  # the machine walks the stack to say where a fault is
     "-fPIC",
     "-shared",
@@ -22,6 +23,11 @@ FLAGS = (
     "-ffp-contract=off",
     "-fno-strict-aliasing",
 )
+
+# Call the emulated machine before every access, and when an address is not a multiple of what its type asks for. The
+# machine answers these calls itself: the libraries that g++ would add are left out.
+SANITIZE = ("-fsanitize=thread,alignment", "-fno-exceptions", "-nodefaultlibs")
+_LIBRARIES = ("-lm", "-lc", "-lgcc")
 
 
 class HostCompileError(Exception):
@@ -50,7 +56,7 @@ def version() -> str:
     return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
 
 
-def build(text: str, *, include: Sequence[Path], name: str) -> bytes:
+def build(text: str, *, include: Sequence[Path], name: str, sanitize: bool = False) -> bytes:
     """Compile C++ text to a shared library and return its bytes.
 
     Raises HostCompileError with the compiler's log.
@@ -62,6 +68,7 @@ def build(text: str, *, include: Sequence[Path], name: str) -> bytes:
         paths = [f"-ffile-prefix-map={path}={alias}" for path, alias in folders.items()]
         paths += [f"-I{path}" for path in include]
         command = [compiler(), *FLAGS, *paths, f"{name}.cpp", "-o", f"{name}.so"]
+        command += [*SANITIZE, *_LIBRARIES] if sanitize else []
         result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
         if result.returncode != 0:
             raise HostCompileError(result.stderr)

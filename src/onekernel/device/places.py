@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from onekernel.device.buffer import ITEM_BYTES, View, view
+from onekernel.device.buffer import View, view
 
 _CODE = re.compile(r"\{code:(.+?):([0-9a-fx,]+)\}")
 _DATA = re.compile(r"\{data:(0x[0-9a-f]+)\}")
@@ -105,7 +105,6 @@ def _text_of(library: str, frame: Frame) -> str:
 def _name_address(address: int, memory: list[tuple[int, View]]) -> str:
     """Say where an address lies in, or near, an operand."""
     for index, where in memory:
-        size = where.elements * ITEM_BYTES.get(where.dtype, 1)
-        if where.address - _NEAR <= address < where.address + size + _NEAR:
-            return f"operand {index} at {address - where.address:+d} of {size} bytes"
+        if where.address - _NEAR <= address < where.address + where.bytes + _NEAR:
+            return f"operand {index} at {address - where.address:+d} of {where.bytes} bytes"
     return f"address {address:#x}, no operand"

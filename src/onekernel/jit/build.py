@@ -20,18 +20,19 @@ def _cache(folder: Path | None) -> KernelCache:
     return KernelCache(folder)
 
 
-def compile_request(request: KernelRequest, *, emulate: bool = False) -> Binary:
-    """Build a request for its architecture, or for the emulated device.
+def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary:
+    """Build a request for its architecture, or for the emulated device, there with checks of every access or without.
 
     Raises CompileError or InvalidInput.
     """
     text = kernel_text(request)
+    name, arch = request.name, request.arch
     compiler, builder = (
-        (emulated.compiler_id(), lambda: emulated.compile_emulated(request.name, text, request.arch))
+        (emulated.compiler_id(sanitize=sanitize), lambda: emulated.compile_emulated(name, text, arch, sanitize=sanitize))
         if emulate
-        else (nvrtc.compiler_id(), lambda: nvrtc.compile_cubin(request.name, text, request.arch))
+        else (nvrtc.compiler_id(), lambda: nvrtc.compile_cubin(name, text, arch))
     )
-    return _cache(settings.load().cache).get(request.name, request_key(request, compiler), text, builder)
+    return _cache(settings.load().cache).get(name, request_key(request, compiler), text, builder)
 
 
 def request_key(request: KernelRequest, compiler: str) -> str:

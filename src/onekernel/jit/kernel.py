@@ -25,7 +25,7 @@ class Kernel:
     def __init__(self, request: KernelRequest, device: Device | None = None) -> None:
         self.request = request
         self.device = get() if device is None else device
-        self.binary = compile_request(request, emulate=self.device.emulated)
+        self.binary = compile_request(request, emulate=self.device.emulated, sanitize=self.device.sanitize)
         self._handle = self.device.load(self.binary.data, request.name, request.shared)
         self._signature = Signature(request.parameters, self.device)
         self._pack, self._count = self._signature.pack, len(request.parameters)

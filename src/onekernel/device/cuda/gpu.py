@@ -58,6 +58,7 @@ class GpuDevice:
     """One GPU and its primary context, which torch and ONNX Runtime share."""
 
     emulated = False
+    sanitize = False  # compute-sanitizer does that from outside
 
     def __init__(self, ordinal: int = 0) -> None:
         cuda: Any = driver()

@@ -12,13 +12,14 @@ from onekernel.jit.compile.binary import Binary, Resources
 from onekernel.jit.compile.errors import explain
 
 
-def compiler_id() -> str:
+def compiler_id(*, sanitize: bool = False) -> str:
     """Name the compiler, its options and the emulated machine for cache keys."""
     twin = [path.read_text(encoding="utf-8") for path in sorted(INCLUDE[0].rglob("*.*"))]
-    return f"{host_compiler.version()} {' '.join(host_compiler.FLAGS)} {digest(*twin)}"
+    flags = host_compiler.FLAGS + (host_compiler.SANITIZE if sanitize else ())
+    return f"{host_compiler.version()} {' '.join(flags)} {digest(*twin)}"
 
 
-def compile_emulated(name: str, text: str, arch: str) -> Binary:
+def compile_emulated(name: str, text: str, arch: str, *, sanitize: bool = False) -> Binary:
     """Compile a text that defines one kernel, and add the entry that takes an array of argument pointers.
 
     Raises CompileError.
@@ -28,7 +29,7 @@ def compile_emulated(name: str, text: str, arch: str) -> Binary:
     entry = f'extern "C" void emulated_{name}(void** arguments) {{ machine::call({name}, arguments); }}\n'
     prelude = f'#define ONEKERNEL_ARCH {arch_number(arch)}\n#include "primitives.cuh"\n#line 1 "kernel.cu"\n'
     try:
-        data = host_compiler.build(f"{prelude}{text}\n{entry}{quoted}\n", include=INCLUDE, name=name)
+        data = host_compiler.build(f"{prelude}{text}\n{entry}{quoted}\n", include=INCLUDE, name=name, sanitize=sanitize)
     except host_compiler.HostCompileError as failure:
         raise explain(name, text, str(failure)) from None
     return Binary(data, Resources(), time.perf_counter() - start)

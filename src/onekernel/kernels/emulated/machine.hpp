@@ -28,24 +28,18 @@ void named_barrier(int id, int threads);
 void cluster_barrier();
 int cluster_rank();
 
-// What a lane gives to an operation of its warp.
-struct alignas(8) Lane {
-  unsigned char bytes[24];
-};
-
-// Wait until all lanes of the mask have come to the same operation; return what each lane gave. Valid until the caller
-// waits again.
-const Lane* meet(const char* operation, unsigned lanes, const void* value, std::size_t bytes);
-// The same, for what one lane gave.
-const void* shuffle(unsigned lanes, const void* value, std::size_t bytes, int source);
+// Operations of the lanes of a mask: each waits for the others. A value is replaced by that of the source lane.
+void shuffle(unsigned lanes, void* value, std::size_t bytes, int source);
+unsigned ballot(const char* operation, unsigned lanes, bool predicate);
 void warp_barrier(unsigned lanes);
-unsigned lane_index();
+int lane_index();
 
 // One look at a condition that did not hold; returns when it is worth another look.
 void poll(const char* what);
 void end_spin();
 
 // ---- memory
+void await_predecessor();  // it has ended, because launches are synchronous
 // This block's copy of a type's shared storage; filled with NaN when the block starts. `type` is an address that
 // stands for the type.
 void* shared_memory(const void* type, std::size_t bytes);

@@ -86,13 +86,12 @@ ONEKERNEL_PRIMITIVE T* dynamic_storage() {
 ONEKERNEL_PRIMITIVE float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 ONEKERNEL_PRIMITIVE float shuffle_xor(float value, int lane_mask) {
-  const auto source = static_cast<int>(machine::lane_index()) ^ lane_mask;
-  return *static_cast<const float*>(machine::shuffle(~0u, &value, sizeof(value), source));
+  machine::shuffle(~0u, &value, sizeof(value), machine::lane_index() ^ lane_mask);
+  return value;
 }
 ONEKERNEL_PRIMITIVE void block_barrier() { machine::block_barrier(); }
 ONEKERNEL_PRIMITIVE void start_successor() {}
-// It has ended: launches are synchronous.
-ONEKERNEL_PRIMITIVE void await_predecessor() { machine::current->may_access = true; }
+ONEKERNEL_PRIMITIVE void await_predecessor() { machine::await_predecessor(); }
 ONEKERNEL_PRIMITIVE int cluster_rank() { return machine::cluster_rank(); }
 ONEKERNEL_PRIMITIVE void cluster_barrier() { machine::cluster_barrier(); }
 ONEKERNEL_PRIMITIVE float load_remote(const float* address, int rank) {
@@ -103,7 +102,8 @@ namespace machine {
 
 // Call a kernel with an array of pointers to its arguments, as cuLaunchKernel does.
 template <class... Parameters, std::size_t... kIndex>
-void call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<kIndex...>) {
+__attribute__((no_sanitize("thread", "alignment"))) void call(void (*kernel)(Parameters...), void** arguments,
+                                                              std::index_sequence<kIndex...>) {
   kernel(*static_cast<Parameters*>(arguments[kIndex])...);
 }
 template <class... Parameters>

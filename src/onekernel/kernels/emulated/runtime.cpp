@@ -2,9 +2,12 @@
 // and stops it with a message when a rule of the machine is broken. Built once; every emulated kernel links against it.
 #include "runtime/state.hpp"
 #include "runtime/report.hpp"
+#include "runtime/clock.hpp"
+#include "runtime/watch.hpp"
 #include "runtime/wait.hpp"
 #include "runtime/memory.hpp"
 #include "runtime/schedule.hpp"
+#include "runtime/hooks.hpp"
 
 namespace machine {
 
@@ -20,7 +23,7 @@ Block& add_block(Cluster& cluster, unsigned rank, unsigned linear) {
   const unsigned threads = threads_of_block(), first = static_cast<unsigned>(state.fibres.size());
   block->index = {linear % grid_size.x, linear / grid_size.x % grid_size.y, linear / grid_size.x / grid_size.y};
   block->rank = rank;
-  block->running = threads;
+  block->running = block->threads = threads;
   block->cluster = &cluster;
   block->barrier.name = "block barrier";
   block->barrier.size = threads;
@@ -67,6 +70,7 @@ bool run_clusters(const unsigned* first, std::size_t count) {
   state.blocks.clear();
   state.fibres.clear();
   state.clusters.clear();
+  words.clear();
   state.fibres.reserve(static_cast<std::size_t>(threads_of_block()) * state.launch.cluster * count);
   for (std::size_t i = 0; i < count; ++i)
     if (!add_cluster(first[i])) {
@@ -89,6 +93,7 @@ extern "C" const char* onekernel_emulate(const Launch* launch) {
   state.random = launch->seed * 2654435769u + 1;
   state.failed = false;
   state.storage.clear();
+  if (launch->sanitize) find_own_memory(reinterpret_cast<const void*>(launch->kernel));
   grid_size = {launch->grid[0], launch->grid[1], launch->grid[2]};
   block_size = {launch->block[0], launch->block[1], launch->block[2]};
   std::vector<unsigned> sequence(launch->grid[0] * launch->grid[1] * launch->grid[2] / launch->cluster);

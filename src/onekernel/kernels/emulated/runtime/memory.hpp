@@ -1,13 +1,11 @@
 // Shared memory, and what every access of a kernel has to keep to.
 #pragma once
+#include "clock.hpp"
 #include "report.hpp"
+#include "watch.hpp"
 
 namespace machine {
 namespace {
-
-constexpr std::size_t kDynamicOffset = kStaticBytes + kGapBytes;
-
-std::size_t shared_bytes() { return kDynamicOffset + state.launch.shared + kGapBytes; }
 
 void poison(Block& block) { std::memset(block.shared, 0xff, shared_bytes()); }  // reads as NaN
 
@@ -16,6 +14,10 @@ void add_shared(Block& block) {
   const auto address = reinterpret_cast<std::uintptr_t>(block.memory.get());
   block.shared = block.memory.get() + (kSharedAlignment - address % kSharedAlignment) % kSharedAlignment;
   poison(block);
+  if (!state.launch.sanitize) return;
+  block.cells.reset(static_cast<Cell*>(std::calloc(shared_bytes(), sizeof(Cell))));
+  block.clocks.assign(static_cast<std::size_t>(block.threads) * block.threads, 0);
+  for (unsigned thread = 0; thread < block.threads; ++thread) block.clocks[thread * (block.threads + 1)] = 1;
 }
 
 std::size_t place_storage(const void* type, std::size_t bytes) {
@@ -28,6 +30,8 @@ std::size_t place_storage(const void* type, std::size_t bytes) {
 }
 
 }  // namespace
+
+void await_predecessor() { self().may_access = true; }
 
 void* shared_memory(const void* type, std::size_t bytes) {
   ONEKERNEL_HERE();
@@ -51,12 +55,17 @@ const void* remote_shared(const void* address, int rank) {
   return state.blocks[home.cluster->first_block + static_cast<unsigned>(rank)]->shared + offset;
 }
 
-void touch_word(const void* address, std::size_t bytes, Word how, Ordering) {
+void touch_word(const void* address, std::size_t bytes, Word how, Ordering ordering) {
   ONEKERNEL_HERE();
   Fibre& fibre = self();
   if (!fibre.may_access) fail("memory access before await_predecessor");
   if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
     fail(format("misaligned %zu-byte atomic access (", bytes) + memory(address) + ")");
+  if (state.launch.sanitize) {
+    watch(address, bytes, how != Word::load, true);
+    if (ordering == Ordering::acquire) acquire_word(address, fibre);
+    if (ordering == Ordering::release) release_word(address, fibre, how == Word::store);
+  }
   if (how == Word::store) return;
   fibre.word = address;
   fibre.word_bytes = bytes;

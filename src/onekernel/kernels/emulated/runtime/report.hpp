@@ -67,8 +67,8 @@ std::string memory(const void* address) {
   for (const auto& block : state.blocks) {
     const auto offset = byte - block->shared;
     if (offset < 0) continue;
-    const auto at = static_cast<std::size_t>(offset), dynamic = kStaticBytes + kGapBytes;
-    if (at >= dynamic && at < dynamic + state.launch.shared)
+    const auto at = static_cast<std::size_t>(offset), dynamic = kDynamicOffset;
+    if (at >= dynamic && at < shared_bytes())
       return format("dynamic shared memory + %zu of ", at - dynamic) + name_of(*block);
     if (at < dynamic) return format("shared memory + %zu of ", at) + name_of(*block);
   }
@@ -136,7 +136,7 @@ void report_hang() {
     ++waiting;
     spinning += fibre.spins != nullptr;
     const auto [found, added] = index.try_emplace({fibre.home, fibre.place, describe(fibre)}, groups.size());
-    if (added) groups.push_back({name_of(*fibre.home), describe(fibre), code(fibre)});
+    if (added) groups.push_back({name_of(*fibre.home), describe(fibre), code(fibre), ""});
     groups[found->second].add(fibre.linear);
   }
   state.message = format("deadlock: %zu threads wait, %zu have ended", waiting, finished);

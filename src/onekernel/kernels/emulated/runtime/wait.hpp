@@ -1,9 +1,12 @@
 // Barriers, operations of a warp, and spins.
 #pragma once
+#include "clock.hpp"
 #include "report.hpp"
 
 namespace machine {
 namespace {
+
+enum class Orders { nothing, memory };  // shuffles and votes do not order memory, barriers do
 
 // Count a thread at a barrier; true when it was the last one.
 bool arrive(Barrier& barrier) {
@@ -14,10 +17,15 @@ bool arrive(Barrier& barrier) {
   return true;
 }
 
-void arrive_and_wait(Barrier& barrier) {
+void arrive_and_wait(Barrier& barrier, Orders orders = Orders::memory) {
   Fibre& fibre = self();
   const unsigned generation = barrier.generation;
-  if (arrive(barrier)) return;
+  const bool watched = state.launch.sanitize && orders == Orders::memory;
+  if (watched) gather_clock(barrier, fibre);
+  if (arrive(barrier)) {
+    if (watched) spread_clocks(barrier);
+    return;
+  }
   fibre.waits_at = &barrier;
   fibre.waits_for = generation;
   yield_to_scheduler();
@@ -48,7 +56,8 @@ Meeting& meeting_of(Warp& warp, const char* operation, unsigned lanes) {
 }
 
 // Wait until all lanes of the mask have come to the same operation with their values.
-Meeting& gather(const char* operation, unsigned lanes, const void* value, std::size_t bytes) {
+Meeting& gather(const char* operation, unsigned lanes, const void* value, std::size_t bytes,
+                Orders orders = Orders::nothing) {
   Fibre& fibre = self();
   const unsigned lane = fibre.lane();
   if ((lanes >> lane & 1u) == 0)
@@ -58,7 +67,7 @@ Meeting& gather(const char* operation, unsigned lanes, const void* value, std::s
     fail(format("%s here, but %s by other lanes of the warp at ", operation, meeting.name) + code(meeting.place) + ",");
   meeting.present |= 1u << lane;
   if (bytes > 0) std::memcpy(meeting.values[lane].bytes, value, bytes);
-  arrive_and_wait(meeting);
+  arrive_and_wait(meeting, orders);
   --meeting.unread;
   return meeting;
 }
@@ -92,25 +101,29 @@ void named_barrier(int id, int threads) {
 
 int cluster_rank() { return static_cast<int>(self().home->rank); }
 
-unsigned lane_index() { return self().lane(); }
+int lane_index() { return static_cast<int>(self().lane()); }
 
-const Lane* meet(const char* operation, unsigned lanes, const void* value, std::size_t bytes) {
+unsigned ballot(const char* operation, unsigned lanes, bool predicate) {
   ONEKERNEL_HERE();
-  return gather(operation, lanes, value, bytes).values;
+  const Meeting& meeting = gather(operation, lanes, &predicate, sizeof(predicate));
+  unsigned votes = 0;
+  for (unsigned lane = 0; lane < kWarpLanes; ++lane)
+    votes |= (meeting.present >> lane & meeting.values[lane].bytes[0] & 1u) << lane;
+  return votes;
 }
 
-const void* shuffle(unsigned lanes, const void* value, std::size_t bytes, int source) {
+void shuffle(unsigned lanes, void* value, std::size_t bytes, int source) {
   ONEKERNEL_HERE();
   if (source < 0 || source >= static_cast<int>(self().warp().size))
     fail(format("shuffle with lane %d, a lane that the block does not have,", source));
   if ((lanes >> source & 1u) == 0)
     fail(format("shuffle with lane %d, which the mask 0x%08x does not name,", source, lanes));
-  return gather("shuffle", lanes, value, bytes).values[source].bytes;
+  std::memcpy(value, gather("shuffle", lanes, value, bytes).values[source].bytes, bytes);
 }
 
 void warp_barrier(unsigned lanes) {
   ONEKERNEL_HERE();
-  gather("warp barrier", lanes, nullptr, 0);
+  gather("warp barrier", lanes, nullptr, 0, Orders::memory);
 }
 
 void poll(const char* what) {
