@@ -15,7 +15,7 @@ from kernel_cases import layer_norm
 from onekernel.device.parts import find
 from onekernel.fusion.kernel import compile_for
 from onekernel.jit import Binary, KernelRequest
-from onekernel.jit.build import request_key
+from onekernel.jit.build import label_of, request_key
 from onekernel.jit.cache import KernelCache
 from onekernel.jit.compile import nvrtc
 
@@ -62,13 +62,13 @@ def _first_in_a_process() -> dict[str, float]:
 
 
 def _hits(wanted: KernelRequest) -> dict[str, Any]:
-    key, text = request_key(wanted, nvrtc.compiler_id()), str(wanted)
+    label, text = label_of(wanted), str(wanted)
     with tempfile.TemporaryDirectory() as folder:
         warm = KernelCache(Path(folder))
-        warm.get(wanted.name, key, text, lambda: build(wanted, 0))
-        disk = time_once(lambda _: KernelCache(Path(folder)).get(wanted.name, key, text, _never), rounds=101)
+        warm.get(label, text, lambda: build(wanted, 0))
+        disk = time_once(lambda _: KernelCache(Path(folder)).get(label, text, _never), rounds=101)
     calls = {
-        "memory hit, us": lambda: warm.get(wanted.name, key, text, _never),
+        "memory hit, us": lambda: warm.get(label, text, _never),
         "key, us": lambda: request_key(wanted, nvrtc.compiler_id()),
     }
     samples = time_calls(calls, settle=lambda: None, calls=100, rounds=31)

@@ -65,7 +65,7 @@ def test_the_folder_can_be_read_without_us(saved: onekernel.Optimization, tmp_pa
     entries = sorted((tmp_path / "out" / "kernels").iterdir())
     assert len(entries) == len(saved.builds)
     for entry in entries:
-        assert (entry / "sm_90.cubin").read_bytes()[:4] == b"\x7fELF"
+        assert (entry / "kernel.bin").read_bytes()[:4] == b"\x7fELF"
         assert "__global__" in (entry / "kernel.cu").read_text()
         assert json.loads((entry / "build.json").read_text())["resources"]["spill_bytes"] == 0
     for step in manifest["steps"]:
@@ -94,7 +94,7 @@ def test_a_damaged_cubin_is_not_used(
 ) -> None:
     monkeypatch.setenv("ONEKERNEL_CACHE", str(tmp_path / "fresh"))
     entry = min((tmp_path / "out" / "kernels").iterdir())
-    cubin = entry / "sm_90.cubin"
+    cubin = entry / "kernel.bin"
     if damage == "cubin":
         cubin.write_bytes(cubin.read_bytes()[:-1] + b"!")
     elif damage == "record":

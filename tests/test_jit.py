@@ -1,8 +1,7 @@
-"""The jit room: text, keys, cache, errors, checked launches. Everything here runs without a GPU."""
+"""The jit room: text, keys, errors, checked launches. Everything here runs without a GPU."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,10 @@ from onekernel.errors import CompileError, EmulationFault, InvalidInput, Invalid
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Schedule
 from onekernel.jit import KernelRequest, Line, Parameter, compile_request, headers, kernel
-from onekernel.jit.cache import KernelCache, digest
-from onekernel.jit.compile import nvrtc
-from onekernel.jit.compile.binary import Binary, Resources, parse_resources
-from onekernel.jit.generate import float_literal
 from onekernel.jit.build import request_key
+from onekernel.jit.compile import nvrtc
+from onekernel.jit.compile.binary import Resources, parse_resources
+from onekernel.jit.generate import float_literal
 
 SCALE = """
 #include "primitives.cuh"
@@ -104,74 +102,6 @@ def test_the_key_depends_on_everything_the_binary_depends_on(monkeypatch: pytest
     monkeypatch.setattr(headers, "all_headers", lambda: changed)
     keys.add(request_key(base, "compiler 1"))
     assert len(keys) == len(variants) + 2
-
-
-@given(st.lists(st.text(max_size=4), max_size=3), st.lists(st.text(max_size=4), max_size=3))
-def test_digests_of_different_parts_differ(one: list[str], other: list[str]) -> None:
-    assert (digest(*one) == digest(*other)) == (one == other)
-
-
-# ---- cache
-
-BINARY = Binary(b"bytes", Resources(registers=7), 0.5, "log")
-
-
-def stored(folder: Path, build: Any) -> Binary:
-    return KernelCache(folder).get("k", "key", "text", build)
-
-
-def must_not_build() -> Binary:
-    raise AssertionError("built again")
-
-
-def test_a_second_process_reads_what_the_first_built(tmp_path: Path) -> None:
-    stored(tmp_path, lambda: BINARY)
-    assert stored(tmp_path, must_not_build) == BINARY
-    assert (tmp_path / "k.key" / "kernel.cu").read_text() == "text"
-    assert json.loads((tmp_path / "k.key" / "build.json").read_text())["resources"]["registers"] == 7
-
-
-@pytest.mark.parametrize("damage", ["truncate", "flip", "no record", "bad record", "empty record"])
-def test_damaged_entries_are_built_again(tmp_path: Path, damage: str) -> None:
-    stored(tmp_path, lambda: BINARY)
-    entry = tmp_path / "k.key"
-    {
-        "truncate": lambda: (entry / "kernel.bin").write_bytes(b"byt"),
-        "flip": lambda: (entry / "kernel.bin").write_bytes(b"Bytes"),
-        "no record": lambda: (entry / "build.json").unlink(),
-        "bad record": lambda: (entry / "build.json").write_text("{"),
-        "empty record": lambda: (entry / "build.json").write_text("{}"),
-    }[damage]()
-    built = []
-    assert stored(tmp_path, lambda: built.append(1) or BINARY) == BINARY
-    assert built == [1]
-    assert stored(tmp_path, must_not_build) == BINARY
-
-
-def test_an_unusable_folder_costs_one_warning(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    cache = KernelCache(tmp_path / "file")
-    with pytest.warns(UserWarning, match="stay in memory"):
-        assert cache.get("k", "key", "text", lambda: BINARY) == BINARY
-    assert cache.get("k", "other", "text", lambda: BINARY) == BINARY
-
-
-def test_a_folder_that_cannot_be_written_is_still_read(tmp_path: Path) -> None:
-    stored(tmp_path, lambda: BINARY)
-    (tmp_path / "new.other").write_text("in the way of a folder")
-    cache = KernelCache(tmp_path)
-    with pytest.warns(UserWarning, match="cannot be written"):
-        cache.get("new", "other", "text", lambda: BINARY)
-    assert cache.get("k", "key", "text", must_not_build) == BINARY
-
-
-def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
-    def fail() -> Binary:
-        raise CompileError("k", error="e", origin="o", line="l", log="")
-
-    with pytest.raises(CompileError):
-        stored(tmp_path, fail)
-    assert [path.name for path in tmp_path.iterdir()] == [".locks"], "no entry"
 
 
 # ---- compile errors

@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
+from cache_entries import BINARY, TEXT, label
 from onekernel.errors import CompileError
 from onekernel.jit.cache import KernelCache
 from onekernel.jit.cache.flight import SingleFlight
-from onekernel.jit.compile.binary import Binary, Resources
-
-BINARY = Binary(b"bytes", Resources(registers=7), 0.5, "log")
+from onekernel.jit.compile.binary import Binary
 
 # Ask for one key in some threads; every build leaves a byte in the file `builds`, then takes a while.
 WORKER = """
 import os, sys, threading, time
 from pathlib import Path
 from onekernel.jit.compile.binary import Binary, Resources
-from onekernel.jit.cache import KernelCache
+from onekernel.jit.cache import KernelCache, Label
 
 folder, builds, seconds, threads = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
 
@@ -36,7 +35,7 @@ def build():
 cache, got = KernelCache(folder), []
 
 def ask():
-    got.append(cache.get("k", "key", "text", build).data)
+    got.append(cache.get(Label("0" * 32, "k", "sm_90", ""), "text", build).data)
 
 workers = [threading.Thread(target=ask) for _ in range(threads)]
 for worker in workers:
@@ -84,7 +83,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
 
 def test_no_folder_can_stop_a_build(tmp_path: Path) -> None:
     (tmp_path / ".locks").write_text("a file where locks should be")
-    assert KernelCache(tmp_path).get("k", "key", "text", lambda: BINARY) == BINARY
+    assert KernelCache(tmp_path).get(label(), TEXT, lambda: BINARY) == BINARY
 
 
 def test_a_failed_build_is_remembered(tmp_path: Path) -> None:
@@ -97,9 +96,9 @@ def test_a_failed_build_is_remembered(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path)
     for _ in range(3):
         with pytest.raises(CompileError, match="no such operator"):
-            cache.get("k", "key", "text", fail)
+            cache.get(label(), TEXT, fail)
     assert calls == [1]
-    assert cache.get("k", "other", "text", lambda: BINARY) == BINARY
+    assert cache.get(label("other"), TEXT, lambda: BINARY) == BINARY
 
 
 def test_different_keys_are_built_at_the_same_time() -> None:
@@ -111,7 +110,7 @@ def test_different_keys_are_built_at_the_same_time() -> None:
         return BINARY
 
     cache = KernelCache(None)
-    threads = [threading.Thread(target=cache.get, args=("k", key, "text", build)) for key in ("one", "other")]
+    threads = [threading.Thread(target=cache.get, args=(label(word), TEXT, build)) for word in ("one", "other")]
     for thread in threads:
         thread.start()
     for thread in threads:

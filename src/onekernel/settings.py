@@ -1,14 +1,21 @@
 """The only reader of environment variables; every variable is one field.
 
-ONEKERNEL_CACHE     folder of compiled kernels; empty text turns the disk cache off
-ONEKERNEL_DEVICE    "cuda", "cuda:1" or "emulated"; by default the GPU when there is one
+ONEKERNEL_CACHE        folder of compiled kernels; empty text turns the disk cache off
+ONEKERNEL_CACHE_LIMIT  its largest size, as "500MB", "2GB" or bytes (1 GB by default); 0 or empty text: no limit
+ONEKERNEL_DEVICE       "cuda", "cuda:1" or "emulated"; by default the GPU when there is one
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from onekernel.errors import InvalidInput
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE | re.ASCII)
+_PREFIXES = ("", "k", "m", "g", "t")
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,7 @@ class Settings:
 
     cache: Path | None
     device: str
+    cache_limit: int | None  # bytes; None: no limit
 
 
 def _folder(text: str | None) -> Path | None:
@@ -29,6 +37,25 @@ def _folder(text: str | None) -> Path | None:
         return None
 
 
+def _size(text: str) -> int | None:
+    """Read a number of bytes with or without a unit; None for no limit."""
+    if text.strip() in ("", "0"):
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise InvalidInput(
+            expected="a size such as 500MB or 2GB in ONEKERNEL_CACHE_LIMIT",
+            got=repr(text),
+            todo="correct it, unset it for 1 GB, or set it to 0 for no limit",
+        )
+    number, prefix, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _PREFIXES.index(prefix.lower())) or None
+
+
 def load() -> Settings:
-    """Read the environment now; settings are values, never global state."""
-    return Settings(cache=_folder(os.environ.get("ONEKERNEL_CACHE")), device=os.environ.get("ONEKERNEL_DEVICE", "auto"))
+    """Read the environment now; settings are values, never global state. Raises InvalidInput."""
+    return Settings(
+        cache=_folder(os.environ.get("ONEKERNEL_CACHE")),
+        device=os.environ.get("ONEKERNEL_DEVICE", "auto"),
+        cache_limit=_size(os.environ.get("ONEKERNEL_CACHE_LIMIT", "1GB")),
+    )

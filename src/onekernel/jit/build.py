@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onekernel import settings
 from onekernel._version import __version__
-from onekernel.jit.cache import KernelCache, digest
+from onekernel.jit.cache import KernelCache, Label, digest
 from onekernel.jit.compile import emulated, nvrtc
 from onekernel.jit.compile.binary import Binary
 from onekernel.jit.generate import kernel_text
@@ -16,8 +16,14 @@ from onekernel.jit.request import KernelRequest
 
 
 @cache
-def _cache(folder: Path | None) -> KernelCache:
-    return KernelCache(folder)
+def _cache(folder: Path | None, limit: int | None) -> KernelCache:
+    return KernelCache(folder, limit)
+
+
+def _current() -> KernelCache:
+    """Return the cache that the environment asks for."""
+    asked = settings.load()
+    return _cache(asked.cache, asked.cache_limit)
 
 
 def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary:
@@ -28,11 +34,15 @@ def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: 
     text = kernel_text(request)
     name, arch = request.name, request.arch
     compiler, builder = (
-        (emulated.compiler_id(sanitize=sanitize), lambda: emulated.compile_emulated(name, text, arch, sanitize=sanitize))
+        (
+            emulated.compiler_id(sanitize=sanitize),
+            lambda: emulated.compile_emulated(name, text, arch, sanitize=sanitize),
+        )
         if emulate
         else (nvrtc.compiler_id(), lambda: nvrtc.compile_cubin(name, text, arch))
     )
-    return _cache(settings.load().cache).get(name, request_key(request, compiler), text, builder)
+    label = Label(request_key(request, compiler), name, f"emulated {arch}" if emulate else arch, compiler)
+    return _current().get(label, text, builder)
 
 
 def request_key(request: KernelRequest, compiler: str) -> str:
@@ -42,11 +52,17 @@ def request_key(request: KernelRequest, compiler: str) -> str:
     return digest(__version__, compiler, request.arch, text, *headers)
 
 
+def label_of(request: KernelRequest) -> Label:
+    """Return what a request's cubin is kept as."""
+    compiler = nvrtc.compiler_id()
+    return Label(request_key(request, compiler), request.name, request.arch, compiler)
+
+
 def key_of(request: KernelRequest) -> str:
     """Return the key under which a request's cubin is kept."""
-    return request_key(request, nvrtc.compiler_id())
+    return label_of(request).key
 
 
 def adopt(key: str, binary: Binary) -> None:
     """Use a cubin from elsewhere (a saved model) for the request of this key instead of compiling."""
-    _cache(settings.load().cache).adopt(key, binary)
+    _current().adopt(key, binary)

@@ -3,7 +3,7 @@
     OUT/manifest.json                 versions, signature, chains, steps, verdict: everything but bytes
         segments/00.onnx ...          the sessions, in the order of their run
         constants.npz                 operands of the kernels that the model fixes
-        kernels/<name>.<key>/         kernel.cu, build.json, sm_XX.cubin
+        kernels/<name>.<key>/         an entry as in the cache (jit.cache.entry)
 
 The folder is written beside its place and renamed: a reader sees all of it or none. It knows the layout
 only; how a part is run is the engine's business.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from onekernel.jit.cache.store import KernelCache, digest
+from onekernel.jit.cache.entry import Damaged, Entry, Label, digest
+from onekernel.jit.cache.files import read, write
+from onekernel.jit.cache.store import KernelCache
 
-__all__ = ["KernelCache", "digest"]
+__all__ = ["Damaged", "Entry", "KernelCache", "Label", "digest", "read", "write"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 Result = TypeVar("Result")
+
+_all: WeakSet[SingleFlight[Any]] = WeakSet()
 
 
 class _AbandonedError(Exception):
@@ -18,6 +22,10 @@ class SingleFlight(Generic[Result]):
     """Runs in progress by key. Nothing is remembered once a run has ended."""
 
     def __init__(self) -> None:
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[str, Future[Result]] = {}
 
@@ -38,13 +46,23 @@ class SingleFlight(Generic[Result]):
         try:
             result = work()
         except BaseException as error:
-            self._land(key)
-            flight.set_exception(error if isinstance(error, Exception) else _AbandonedError())
+            if self._land(key, flight):
+                flight.set_exception(error if isinstance(error, Exception) else _AbandonedError())
             raise
-        self._land(key)
-        flight.set_result(result)
+        if self._land(key, flight):
+            flight.set_result(result)
         return result
 
-    def _land(self, key: str) -> None:
+    def _land(self, key: str, flight: Future[Result]) -> bool:
+        """End a run; False in a child that was forked by the work: nobody waits there."""
         with self._lock:
-            del self._flights[key]
+            return self._flights.get(key) is flight and self._flights.pop(key) is flight
+
+
+def _begin_in_child() -> None:
+    """A forked child has none of the threads that it would wait for, and perhaps a lock that one of them held."""
+    for flight in list(_all):
+        flight._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
