@@ -31,7 +31,8 @@ def run(report: Callable[[str], None]) -> dict[str, Any]:
     build = compile_for(chain, part_of(place.name, place.arch))
     plain, early = (Kernel(replace(build.request, overlap=overlap), place) for overlap in (False, True))
     grid = build.schedule.grid(ROWS, 1)
-    stream = int(call(driver().cuStreamCreate, driver().CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+    with place.current():
+        stream = int(call(driver().cuStreamCreate, driver().CUstream_flags.CU_STREAM_NON_BLOCKING.value))
     tensors = [place.upload(np.ones(shape, np.float32)) for shape in ((ROWS, HIDDEN), HIDDEN, HIDDEN, (ROWS, HIDDEN))]
     operands = (*tensors, ROWS, 1)
     contenders = {

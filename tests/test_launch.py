@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -280,6 +283,36 @@ def test_more_shared_memory_than_the_default(stream: int) -> None:
     y = device.upload(np.arange(count, dtype=np.float32))
     turn.launch(y, count, grid=1, stream=stream)
     assert np.array_equal(y.numpy(), np.arange(count, dtype=np.float32)[::-1])
+
+
+# ---- fork
+
+FORKED = """
+import multiprocessing, os, sys
+import numpy as np
+from test_launch import COUNT, GRID, Kernel, get, numbers, request
+add = Kernel(request(), get("cuda"))
+x, y = numbers(1.0, 0.0)
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    try:
+        pool.apply(numbers, (1.0,))
+    except Exception as error:
+        print(type(error).__name__, error)
+add.launch(x, y, 1.0, COUNT, grid=GRID)
+print(float(y.numpy().sum()) / COUNT)
+"""
+
+
+def test_a_forked_child_is_told_and_its_parent_goes_on() -> None:
+    path = os.pathsep.join([*map(str, sys.path), os.path.dirname(__file__)])
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    result = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+    )
+    told, summed = result.stdout.splitlines()
+    assert told.startswith("DeviceError")
+    assert "spawn" in told
+    assert summed == "2.0"
 
 
 # ---- several GPUs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ KERNELS = Path(str(files("onekernel"))) / "kernels"
 INCLUDE = (KERNELS / "emulated", KERNELS)
 RESIDENT_THREADS = 16 * 1024  # each has a stack and a guard page, of which Linux gives a process 32,000
 _lock = threading.Lock()  # the runtime has one machine, and half a library must not be opened
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Order(IntEnum):

@@ -19,7 +19,7 @@ class CudaGraph:
     def __init__(self, device: GpuDevice, work: Work, *, calls: int = 1) -> None:
         """Capture `calls` runs of the work. Everything it needs must be built, loaded and allocated before."""
         cuda: Any = driver()
-        self._cuda, self._work = cuda, work
+        self._cuda, self._device, self._work = cuda, device, work
         with device.current():
             self._stream = call(cuda.cuStreamCreate, cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -32,7 +32,8 @@ class CudaGraph:
             cuda.cuStreamDestroy(self._stream)
             raise
         graph = call(cuda.cuStreamEndCapture, self._stream)
-        self._exec = call(cuda.cuGraphInstantiate, graph, 0)
+        with device.current():
+            self._exec = call(cuda.cuGraphInstantiate, graph, 0)
         call(cuda.cuGraphDestroy, graph)
 
     def replay(self) -> None:
@@ -42,7 +43,8 @@ class CudaGraph:
     def seconds(self) -> float:
         """Replay once and return the time between events before and after."""
         cuda = self._cuda
-        first, last = (call(cuda.cuEventCreate, 0) for _ in range(2))
+        with self._device.current():
+            first, last = (call(cuda.cuEventCreate, 0) for _ in range(2))
         try:
             call(cuda.cuEventRecord, first, self._stream)
             self.replay()

@@ -79,9 +79,10 @@ class KernelGraph:
                 todo="make a new graph",
             )
         node, parameters = self._nodes[number], self._parameters(launch)
-        call(self._cuda.cuGraphKernelNodeSetParams, node, parameters)
-        if self._executable is not None:
-            call(self._cuda.cuGraphExecKernelNodeSetParams, self._executable, node, parameters)
+        with self._device.current():
+            call(self._cuda.cuGraphKernelNodeSetParams, node, parameters)
+            if self._executable is not None:
+                call(self._cuda.cuGraphExecKernelNodeSetParams, self._executable, node, parameters)
         self._launches[number] = launch
 
     def launch(self, stream: int) -> None:

@@ -114,7 +114,8 @@ struct LaneRow {
   ONEKERNEL_DEVICE int items() const { return (hidden + kLanes * kPack - 1) / (kLanes * kPack); }
   ONEKERNEL_DEVICE RowPosition<kPack> at(int item) const {
     const int channel = (item * kLanes + lane) * kPack;
-    return {item, row, hidden, channel, row < rows && channel < hidden};
+    const bool owned = row < rows;  // the last warp may have rows too many: it loads the last row again
+    return {item, owned ? row : rows - 1LL, hidden, channel, channel < hidden, owned};
   }
   ONEKERNEL_DEVICE static float fold(const Item& pack) { return horizontal_sum(pack); }
   template <int kPhase>
