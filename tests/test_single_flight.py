@@ -2,88 +2,110 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_entries import BINARY, TEXT, label
+import cache_worker
+from cache_entries import BINARY, TEXT, label, must_not_build
 from onekernel.errors import CompileError
-from onekernel.jit.cache import KernelCache
+from onekernel.jit.cache import KernelCache, read
 from onekernel.jit.cache.flight import SingleFlight
+from onekernel.jit.cache.lock import is_held
 from onekernel.jit.compile.binary import Binary
 
-# Ask for one key in some threads; every build leaves a byte in the file `builds`, then takes a while.
-WORKER = """
-import os, sys, threading, time
-from pathlib import Path
-from onekernel.jit.compile.binary import Binary, Resources
-from onekernel.jit.cache import KernelCache, Label
-
-folder, builds, seconds, threads = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
-
-def build():
-    file = os.open(builds, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(file, b"b")
-    time.sleep(seconds)
-    return Binary(b"bytes", Resources(registers=7), 0.5, "log")
-
-cache, got = KernelCache(folder), []
-
-def ask():
-    got.append(cache.get(Label("0" * 32, "k", "sm_90", ""), "text", build).data)
-
-workers = [threading.Thread(target=ask) for _ in range(threads)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-assert got == [b"bytes"] * threads
-"""
+PROCESSES, SPARE, ROUNDS = 4, 2, 20
 
 
-def ask(folder: Path, *, seconds: float, threads: int = 1) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", WORKER, str(folder / "cache"), str(folder / "builds"), str(seconds), str(threads)]
-    return subprocess.Popen(command)
+class Worker:
+    """A process of cache_worker; started ahead, because its start takes longer than a round."""
+
+    def __init__(self, how: str) -> None:
+        command = [sys.executable, cache_worker.__file__, how]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ready = False
+
+    def until_ready(self) -> None:
+        if not self.ready:
+            assert self.answer() == "ready"
+            self.ready = True
+
+    def ask(self, folder: Path) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{folder}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        return json.loads(line) if line.startswith("[") else line
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
-def builds(folder: Path) -> int:
-    path = folder / "builds"
-    return path.stat().st_size if path.exists() else 0
+def lines(path: Path) -> list[int]:
+    """Read which processes left a line in a file."""
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def wait_for(condition: Any) -> None:
+def wait_for(condition: Callable[[], object]) -> None:
     until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
-@pytest.mark.parametrize("round_", range(3))
-def test_sixteen_threads_in_each_of_four_processes_build_once(tmp_path: Path, round_: int) -> None:
-    del round_
-    processes = [ask(tmp_path, seconds=0.1, threads=16) for _ in range(4)]
-    assert [process.wait(120) for process in processes] == [0] * 4
-    assert builds(tmp_path) == 1
+def play(folder: Path, workers: list[Worker], chance: random.Random, *, kill_the_builder: bool) -> bool:
+    """Ask everyone for one new key, kill one, and check the rest; tell whether the one killed was compiling."""
+    folder.mkdir()
+    for worker in workers:
+        worker.until_ready()
+        worker.ask(folder)
+    doomed = chance.choice(workers)
+    if kill_the_builder:
+        wait_for(lambda: lines(folder / "begun"))
+        (doomed,) = (worker for worker in workers if worker.process.pid == lines(folder / "begun")[0])
+    time.sleep(chance.uniform(0, 0.08))
+    doomed.end()
+    results = [worker.answer() for worker in workers if worker is not doomed]
+
+    kept = read(folder / "cache" / cache_worker.LABEL.folder).binary
+    right = [cache_worker.digest(kept.data.hex()), kept.log]
+    assert results == [[right] * cache_worker.THREADS] * (PROCESSES - 1), "everyone has the one binary that is kept"
+    survivors = [pid for pid in lines(folder / "begun") if pid != doomed.process.pid]
+    counted = survivors or [doomed.process.pid]
+    assert counted == [int(kept.log)], "one compile counts: the dead process's, or a single one after it"
+    locks = list((folder / "cache" / ".locks").iterdir())
+    assert not any(map(is_held, locks)), "no lock is stale"
+    assert not (survivors and locks), "whoever takes over a dead process's lock removes it"
+    assert KernelCache(folder / "cache").get(cache_worker.LABEL, cache_worker.TEXT, must_not_build) == kept
+    return lines(folder / "begun")[0] == doomed.process.pid and int(kept.log) != doomed.process.pid
 
 
-def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
-    doomed = ask(tmp_path, seconds=600)
-    wait_for(lambda: builds(tmp_path) == 1)
-    others = [ask(tmp_path, seconds=0.1, threads=4) for _ in range(2)]
-    doomed.kill()
-    assert doomed.wait(60) != 0
-    assert [process.wait(120) for process in others] == [0, 0]
-    assert builds(tmp_path) == 2, "one build died, one counts"
-
-
-def test_no_folder_can_stop_a_build(tmp_path: Path) -> None:
-    (tmp_path / ".locks").write_text("a file where locks should be")
-    assert KernelCache(tmp_path).get(label(), TEXT, lambda: BINARY) == BINARY
+@pytest.mark.parametrize("how", ["sleep", "nvrtc"])
+def test_sixteen_threads_in_each_of_four_processes_compile_once_though_one_is_killed(tmp_path: Path, how: str) -> None:
+    chance, workers = random.Random(7), [Worker(how) for _ in range(PROCESSES + SPARE)]
+    try:
+        interrupted = 0
+        for number in range(ROUNDS):
+            playing = workers[:PROCESSES]
+            interrupted += play(tmp_path / str(number), playing, chance, kill_the_builder=number % 2 == 0)
+            alive = [worker for worker in workers if worker.process.returncode is None]
+            workers = [*alive[-1:], *alive[:-1], Worker(how)]
+        assert interrupted, "in some rounds the one that compiled was killed, and the compile was done again"
+    finally:
+        for worker in workers:
+            worker.end()
 
 
 def test_a_failed_build_is_remembered(tmp_path: Path) -> None:
