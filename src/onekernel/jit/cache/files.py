@@ -25,6 +25,11 @@ class Slot:
     path: Path
     bytes: int
 
+    @property
+    def key(self) -> str:
+        """The key, as the folder's name has it."""
+        return self.path.suffix[1:]
+
 
 def read(path: Path, trust: Trust = anybody) -> Entry:
     """Read the entry in a folder. Raises Damaged whatever is there, and whatever is not."""
