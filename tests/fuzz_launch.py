@@ -18,7 +18,7 @@ import numpy as np
 from onekernel.device.buffer import Buffer, View
 from onekernel.errors import InvalidOperand
 from onekernel.jit.operands import Signature
-from onekernel.jit.request import DTYPES, Parameter
+from onekernel.jit.request import DTYPES, KernelRequest, Parameter
 
 BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2, "bool": 1}
 ENOUGH = np.zeros(4096, np.uint8)
@@ -55,6 +55,9 @@ class Tensor:
     def data_ptr(self) -> int:
         return self.address
 
+    def numel(self) -> int:
+        return 4
+
     def is_contiguous(self) -> bool:
         return self.contiguous and not self.negative
 
@@ -90,7 +93,8 @@ def draw_pointer(chance: random.Random, parameter: Parameter) -> Case:
     place = chance.choice(["fuzz:0"] * 40 + ["fuzz:1", "host", "meta"])
     contiguous, writable = chance.random() < 0.95, chance.random() < 0.95
     address = 0x10000 + 16 * chance.randrange(1000) + chance.choice([0] * 40 + [1, 2, 4, 8])
-    good = dtype == right and place == "fuzz:0" and contiguous and address % BYTES.get(right, 1) == 0
+    aligned = address % (parameter.alignment or BYTES[right]) == 0
+    good = dtype == right and place == "fuzz:0" and contiguous and aligned
     packed = struct.pack("<Q", address)
     if chance.random() < 0.5:
         tensor = Tensor(TORCH_DTYPES[dtype], address, TorchDevice(place), contiguous)
@@ -131,7 +135,13 @@ def draw(chance: random.Random) -> tuple[tuple[Parameter, ...], list[list[Case]]
     types = [f"{const}{element}*" for element in DTYPES if DTYPES[element] in BYTES for const in ("", "const ")]
     types += ["int", "long long", "float"] * 3
     kinds = [chance.choice(types) for _ in range(chance.randrange(1, 7))]
-    parameters = tuple(Parameter(f"p{number}", kind) for number, kind in enumerate(kinds))
+    integers = [f"x{number}" for number, kind in enumerate(kinds) if kind in ("int", "long long")]
+    parameters = tuple(
+        Parameter(f"x{number}", kind, chance.choice([0, 0, 16]), chance.choice(["", "", "4", "5", *integers]))
+        if kind.endswith("*")
+        else Parameter(f"x{number}", kind)
+        for number, kind in enumerate(kinds)
+    )
     calls = [
         [draw_pointer(chance, item) if item.pointer else draw_number(chance, item) for item in parameters]
         for _ in range(10)
@@ -139,7 +149,15 @@ def draw(chance: random.Random) -> tuple[tuple[Parameter, ...], list[list[Case]]
     return parameters, calls
 
 
-def check(signature: Signature, call: list[Case]) -> None:
+def right(parameters: tuple[Parameter, ...], call: list[Case]) -> bool:
+    """Say whether a call must be accepted: every operand on its own, and every tensor, of 4 elements, large enough."""
+    if any(case.packed is None for case in call):
+        return False
+    sizes = {item.name: case.operand for item, case in zip(parameters, call, strict=True)}
+    return all(int(sizes.get(item.elements, item.elements or 0)) <= 4 for item in parameters)
+
+
+def check(signature: Signature, call: list[Case], *, good: bool) -> None:
     """Pack one call; raise AssertionError when the checker did anything but its duty."""
     arguments, refusal = signature.arguments(), None
     operands = [case.operand for case in call]
@@ -148,11 +166,12 @@ def check(signature: Signature, call: list[Case]) -> None:
     except InvalidOperand as error:
         refusal = error
     if refusal is not None:
-        assert any(case.packed is None for case in call), f"refused {operands}: {refusal}"
+        assert not good, f"refused {operands}: {refusal}"
         return
+    assert good, f"accepted {operands}"
     slots = (ctypes.c_void_p * len(call)).from_address(arguments.pointers)
     for case, slot in zip(call, slots, strict=True):
-        assert case.packed is not None, f"accepted {case.operand!r}"
+        assert case.packed is not None
         got = ctypes.string_at(slot, len(case.packed))
         same_nan = len(got) == 4 and case.packed != got and np.isnan(np.frombuffer(got, np.float32)[0])
         assert got == case.packed or (same_nan and np.isnan(np.frombuffer(case.packed, np.float32)[0])), case
@@ -163,10 +182,10 @@ def run(cases: int, seed: int = 0) -> tuple[int, int]:
     chance, accepted, refused = random.Random(seed), 0, 0
     while accepted + refused < cases:
         parameters, calls = draw(chance)
-        signature = Signature(parameters, Place())  # type: ignore[arg-type]
+        signature = Signature(KernelRequest("k", "sm_90", parameters, 32), Place())  # type: ignore[arg-type]
         for call in calls:
-            check(signature, call)
-            good = all(case.packed is not None for case in call)
+            good = right(parameters, call)
+            check(signature, call, good=good)
             accepted, refused = accepted + good, refused + (not good)
     return accepted, refused
 

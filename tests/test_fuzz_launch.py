@@ -20,13 +20,13 @@ CAUGHT = (AssertionError, TypeError, struct.error, RuntimeWarning)  # a wrong ju
 
 
 @pytest.mark.parametrize(
-    ("kind", "old", "new"),
+    ("text", "old", "new"),
     [
-        ("pointer", " and {0}.traits in {0}_traits", ""),
-        ("pointer", " and {0}.dtype is {0}_dtype", ""),
-        ("pointer", " and {0}.device == {0}_device", ""),
-        ("pointer", " and {0}.is_contiguous()", ""),
-        ("pointer", " and not {0}_address % {0}_unit", ""),
+        ("_BUFFER", " and {0}.traits in {0}_traits", ""),
+        ("_TENSOR", " and {0}.dtype is {0}_dtype", ""),
+        ("_TENSOR", " and {0}.device == {0}_device", ""),
+        ("_TENSOR", " and {0}.is_contiguous()", ""),
+        ("_TENSOR", " and not {0}_address % {0}_unit", ""),
         ("float", "type({0}) is float and ", "type({0}) is not str and "),
         ("float", "-1e38 < {0} < 1e38", "True"),
         ("int", "type({0}) is int and ", ""),
@@ -34,8 +34,22 @@ CAUGHT = (AssertionError, TypeError, struct.error, RuntimeWarning)  # a wrong ju
         ("long long", f"{{0}} < {2**63}", f"{{0}} <= {2**63}"),
     ],
 )
-def test_an_erring_checker_is_found(monkeypatch: pytest.MonkeyPatch, kind: str, old: str, new: str) -> None:
-    assert old in operands._SHORT[kind]
-    monkeypatch.setitem(operands._SHORT, kind, operands._SHORT[kind].replace(old, new))
+def test_an_erring_checker_is_found(monkeypatch: pytest.MonkeyPatch, text: str, old: str, new: str) -> None:
+    right = operands._SHORT[text] if text in operands._SHORT else getattr(operands, text)
+    assert old in right
+    if text in operands._SHORT:
+        monkeypatch.setitem(operands._SHORT, text, right.replace(old, new))
+    else:
+        monkeypatch.setattr(operands, text, right.replace(old, new))
     with pytest.raises(CAUGHT):
-        fuzz_launch.run(10_000)
+        fuzz_launch.run(20_000)
+
+
+@pytest.mark.parametrize("name", ["count", "alignment_of"])
+def test_a_checker_that_forgets_a_demand_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name == "count":
+        monkeypatch.setattr(operands.Parameter, "count", lambda *_: "")
+    else:
+        monkeypatch.setattr(operands, name, lambda _: 1)
+    with pytest.raises(CAUGHT):
+        fuzz_launch.run(20_000)

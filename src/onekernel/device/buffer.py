@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -68,12 +68,12 @@ class Buffer:
     Two buffers with equal `traits` are equal in all that a launch checks.
     """
 
-    __slots__ = ("__weakref__", "_read", "_view", "address", "traits")
+    __slots__ = ("__weakref__", "_read", "_view", "address", "elements", "traits")
 
     def __init__(self, view: View, *, read: Callable[[View], npt.NDArray[Any]]) -> None:
         self._view = view
         self._read = read
-        self.address = view.address
+        self.address, self.elements = view.address, view.elements
         self.traits = _number_of(view)
 
     @property
@@ -116,12 +116,12 @@ class Buffer:
         }
 
 
+_MOST_ALIGNED = 1024  # bytes; no instruction asks for more
 _traits: dict[tuple[Any, ...], int] = {}
 
 
 def _number_of(view: View) -> int:
-    aligned = view.address % ITEM_BYTES.get(view.dtype, 1) == 0
-    traits = (view.dtype, view.device, view.contiguous, view.writable, aligned)
+    traits = (view.dtype, view.device, view.contiguous, view.writable, gcd(view.address, _MOST_ALIGNED))
     return _traits.setdefault(traits, len(_traits))
 
 

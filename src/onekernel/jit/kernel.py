@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import index
-from typing import Any
+from typing import Any, Protocol, TypedDict, Unpack
 
 from onekernel.device import Device, LaunchShape, get
 from onekernel.device.launch import Arguments, Launcher
@@ -19,6 +19,28 @@ Grid = int | Sequence[int]
 _MOST_SHAPES = 1024  # launch shapes remembered for each kernel; then it starts afresh
 
 
+_LAUNCH = (
+    "try: launcher = launchers[grid, block]",
+    "except (KeyError, TypeError): launcher = launcher_of(grid, block)",
+    "try: arguments = idle.pop()",
+    "except IndexError: arguments = make()",
+    "arguments.fill({values})",
+    "launcher(arguments, stream if type(stream) is int else handle_of(stream))",
+    "idle.append(arguments)",
+)
+
+
+class Launch(Protocol):
+    """How a kernel is launched."""
+
+    def __call__(self, *operands: Any, grid: Grid, block: Grid | None = None, stream: Any = None) -> None:
+        """Enqueue the kernel; operands in the order of the parameters, tensors for pointers, numbers for scalars.
+
+        `block` defaults to the request's threads; `stream` is a handle, a torch stream or None (the default stream).
+        Raises InvalidOperand naming the parameter that does not fit, DeviceError, or EmulationFault.
+        """
+
+
 class Kernel:
     """A built kernel on one device. Launches may be made from several threads at a time."""
 
@@ -27,39 +49,30 @@ class Kernel:
         self.device = get() if device is None else device
         self.binary = compile_request(request, emulate=self.device.emulated, sanitize=self.device.sanitize)
         self._handle = self.device.load(self.binary.data, request.name, request.shared)
-        self._signature = Signature(request.parameters, self.device)
-        self._pack, self._count = self._signature.pack, len(request.parameters)
+        self._signature = Signature(request, self.device)
         self._launchers: dict[Any, Launcher] = {}
-        self._idle: list[Arguments] = []  # a launch takes one and gives it back: no two threads fill the same
+        self.launch: Launch = self._launch_bound if self.device.emulated else self._launch_function()
 
-    def launch(self, *operands: Any, grid: Grid, block: Grid | None = None, stream: Any = None) -> None:
-        """Enqueue the kernel; operands in the order of the parameters, tensors for pointers, numbers for scalars.
+    def _launch_function(self) -> Any:
+        """Generate `launch`. It takes memory for its arguments from `idle`, so that no two threads fill the same."""
+        return self._signature.function(
+            "launch",
+            "{operands}, grid, block=None, stream=None",
+            _LAUNCH,
+            launchers=self._launchers,
+            launcher_of=self._launcher,
+            idle=[],
+            make=self._signature.arguments,
+            handle_of=_stream_handle,
+        )
 
-        `block` defaults to the request's threads; `stream` is a handle, a torch stream or None (the default stream).
-        Raises InvalidOperand naming the parameter that does not fit, DeviceError, or EmulationFault.
-        """
-        if len(operands) != self._count:
-            self._signature.check_count(operands)
-        if self.device.emulated:
-            self.bind(*operands, grid=grid, block=block).launch(stream)
-            return
-        try:
-            launcher = self._launchers[grid, block]
-        except (KeyError, TypeError):
-            launcher = self._launcher(grid, block)
-        try:
-            arguments = self._idle.pop()
-        except IndexError:
-            arguments = self._signature.arguments()
-        self._pack(arguments.fill, *operands)
-        launcher(arguments, stream if type(stream) is int else _stream_handle(stream))
-        self._idle.append(arguments)
+    def _launch_bound(self, *operands: Any, grid: Grid, block: Grid | None = None, stream: Any = None) -> None:
+        self.bind(*operands, grid=grid, block=block).launch(stream)
 
     def bind(self, *operands: Any, grid: Grid, block: Grid | None = None) -> BoundLaunch:
         """Check and pack operands once, for launches that repeat. Raises what `launch` raises."""
-        self._signature.check_count(operands)
         arguments = self._signature.arguments()
-        self._pack(arguments.fill, *operands)
+        self._signature.pack(arguments.fill, *operands)
         arguments.operands = operands
         return BoundLaunch(self._handle, self._launcher(grid, block), self._shape(grid, block), arguments)
 
@@ -102,25 +115,37 @@ class BoundLaunch:
         self._launcher(self.arguments, stream if type(stream) is int else _stream_handle(stream))
 
 
+class LaunchOptions(TypedDict, total=False):
+    """How a hand-written kernel is launched; the fields of KernelRequest of the same names."""
+
+    threads: int  # the largest block
+    cluster: int
+    overlap: bool
+    cooperative: bool
+    shared: int
+
+
 def kernel(
     source: str,
     *,
     entry: str,
     parameters: Sequence[Parameter | tuple[str, str]],
     constants: dict[str, int | float] | None = None,
-    threads: int = 1024,
     device: Device | None = None,
+    **options: Unpack[LaunchOptions],
 ) -> Kernel:
     """Build hand-written CUDA text: it defines `extern "C" __global__ void entry(...)` with these parameters.
 
-    parameters: (name, type) pairs such as ("x", "const float*"). constants become constexpr numbers. The text may
-    include the headers of `kernels/`, and runs on a GPU or, unchanged, on the emulated device when it uses
-    "primitives.cuh" for everything beyond threadIdx and blockIdx. Raises CompileError.
+    parameters: (name, type) pairs such as ("x", "const float*"), or Parameters, which can also demand an alignment and
+    a number of elements. constants become constexpr numbers. The text may include the headers of `kernels/`, and runs
+    on a GPU or, unchanged, on the emulated device when it uses "primitives.cuh" for everything beyond threadIdx and
+    blockIdx. Raises CompileError.
     """
     place = get() if device is None else device
     typed = tuple(item if isinstance(item, Parameter) else Parameter(*item) for item in parameters)
     folded = tuple((constants or {}).items())
-    return Kernel(KernelRequest(entry, place.arch, typed, threads, constants=folded, source=source), place)
+    options.setdefault("threads", 1024)
+    return Kernel(KernelRequest(entry, place.arch, typed, constants=folded, source=source, **options), place)
 
 
 def _three(size: Grid) -> tuple[int, int, int]:

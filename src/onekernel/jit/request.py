@@ -5,6 +5,7 @@ A request knows nothing of chains, programs or frameworks. It is hashable, and p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onekernel.errors import InvalidInput
@@ -28,10 +29,16 @@ SCALARS = ("int", "long long", "float")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel parameter: a scalar ("int", "long long", "float") or a pointer ("const float*", "float16*")."""
+    """A kernel parameter: a scalar ("int", "long long", "float") or a pointer ("const float*", "float16*").
+
+    A tensor given for a pointer must begin at a multiple of `alignment` bytes (0: its element's size) and have at least
+    `elements`: a product of whole numbers and names of integer parameters or constants, such as "rows * 256".
+    """
 
     name: str
     type: str
+    alignment: int = 0
+    elements: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or (self.element not in DTYPES if self.pointer else self.type not in SCALARS):
@@ -40,6 +47,25 @@ class Parameter:
                 got=f"{self.name!r} of type {self.type!r}",
                 todo="correct the kernel's parameters",
             )
+
+        if (not self.pointer and (self.alignment or self.elements)) or self.alignment & (self.alignment - 1):
+            raise InvalidInput(
+                expected="an alignment (a power of two) and a number of elements for pointers only",
+                got=f"{self.name!r} of type {self.type!r} with {self.alignment} and {self.elements!r}",
+                todo="correct the kernel's parameters",
+            )
+
+    def count(self, sizes: Mapping[str, object]) -> str:
+        """Spell the least number of elements in terms of `sizes`; raises InvalidInput for a name that is not there."""
+        factors = [factor.strip() for factor in self.elements.split("*")] if self.elements else []
+        for factor in factors:
+            if not factor.isdecimal() and factor not in sizes:
+                raise InvalidInput(
+                    expected=f"a product of numbers and of {', '.join(sizes)} for the elements of {self.name!r}",
+                    got=repr(self.elements),
+                    todo="name integer parameters or constants",
+                )
+        return " * ".join(str(sizes.get(factor, factor)) for factor in factors)
 
     @property
     def pointer(self) -> bool:
