@@ -10,7 +10,7 @@ import pytest
 from onekernel.device.emulated import EmulatedDevice, Order
 from onekernel.jit import Kernel, KernelRequest, Parameter
 
-PRIMITIVES = ("primitives", "primitives/warp", "primitives/atomic", "primitives/wait", "grid_barrier")
+PRIMITIVES = ("primitives", "primitives/warp", "primitives/atomic", "primitives/wait", "primitives/copy", "grid_barrier")
 ORDERS = [pytest.param(order, id=order.name.lower()) for order in Order]
 
 

@@ -38,6 +38,24 @@ int lane_index();
 void poll(const char* what);
 void end_spin();
 
+// ---- asynchronous copies
+void copy_async(void* shared, const void* global, std::size_t bytes, bool at_once);
+void copy_commit();
+void copy_wait(unsigned groups);
+void mbarrier_init(const void* barrier, int arrivals);
+void mbarrier_arrive(const void* barrier, int bytes);
+void mbarrier_wait(const void* barrier, int parity);
+void copy_bulk(void* shared, const void* global, int bytes, const void* barrier);
+
+// ---- matrices
+struct Fragments {
+  struct {
+    unsigned a[4], b[2];
+  } lane[32];
+};
+void gather_fragments(Fragments& all, const unsigned (&a)[4], const unsigned (&b)[2]);
+void load_matrices(unsigned* result, int matrices, bool transposed, const void* row);
+
 // ---- memory
 void await_predecessor();  // it has ended, because launches are synchronous
 // This block's copy of a type's shared storage; filled with NaN when the block starts. `type` is an address that

@@ -6,6 +6,8 @@
 #include "runtime/watch.hpp"
 #include "runtime/wait.hpp"
 #include "runtime/memory.hpp"
+#include "runtime/copy.hpp"
+#include "runtime/matrix.hpp"
 #include "runtime/schedule.hpp"
 #include "runtime/hooks.hpp"
 
@@ -71,6 +73,8 @@ bool run_clusters(const unsigned* first, std::size_t count) {
   state.fibres.clear();
   state.clusters.clear();
   words.clear();
+  mbarriers.clear();
+  flights.clear();
   state.fibres.reserve(static_cast<std::size_t>(threads_of_block()) * state.launch.cluster * count);
   for (std::size_t i = 0; i < count; ++i)
     if (!add_cluster(first[i])) {

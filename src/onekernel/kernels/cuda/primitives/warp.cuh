@@ -13,13 +13,12 @@ namespace detail {
 template <class T, class Function>
 ONEKERNEL_DEVICE T by_words(T value, Function function) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "32 or 64 bits");
-  union Words {
-    T value;
-    unsigned word[sizeof(T) / 4];
-  };
-  Words words{value};
-  for (unsigned& word : words.word) word = function(word);
-  return words.value;
+  unsigned words[sizeof(T) / 4];
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (unsigned& word : words) word = function(word);
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 }  // namespace detail

@@ -98,6 +98,7 @@ std::string describe(const Barrier& barrier) {
 
 std::string describe(const Fibre& fibre) {
   if (fibre.waits_at != nullptr) return describe(*fibre.waits_at);
+  if (!fibre.waits_for_phase.empty()) return "at an " + fibre.waits_for_phase;
   std::string text = std::string("for ") + fibre.spins;
   if (fibre.word != nullptr) text += " (" + memory(fibre.word) + value_of(fibre.word, fibre.word_bytes) + ")";
   return text;

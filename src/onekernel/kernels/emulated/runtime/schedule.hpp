@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "copy.hpp"
 #include "memory.hpp"
 #include "report.hpp"
 
@@ -73,6 +74,8 @@ void run_resident(unsigned how) {
       if (state.failed) return;
     }
     quiet = progress ? 0 : quiet + 1;
+    if (!progress && land_next()) continue;
+    if (how == kRandom && next_random() % 4 == 0) land_next();
     if (!progress && (!spinning || quiet >= kQuietRounds)) report_hang();
   }
 }

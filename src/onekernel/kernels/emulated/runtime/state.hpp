@@ -82,9 +82,9 @@ struct Access {
   std::uint16_t thread, atomic;
 };
 
-// The last accesses to a byte of shared memory; of unordered readers as many as there is room for.
+// The last accesses to a byte of shared memory; of unordered readers as many as there is room for. An update is atomic.
 struct Cell {
-  Access write, reads[2], remote_read;
+  Access write, update, reads[2], remote_read;
 };
 
 struct Free {
@@ -118,7 +118,9 @@ struct Fibre : Thread {
   std::size_t word_bytes = 0;
   unsigned round = 0;  // of its last look
   bool finished = false;
-  bool acquired = false;  // what another block may have released
+  unsigned groups = 0;          // of asynchronous copies, committed
+  std::string waits_for_phase;  // of which mbarrier
+  bool acquired = false;        // what another block may have released
 
   std::uint32_t* clock() const { return home->clocks.data() + static_cast<std::size_t>(linear) * home->threads; }
   unsigned lane() const { return linear % kWarpLanes; }
@@ -129,6 +131,18 @@ struct Fibre : Thread {
 struct Storage {
   const void* type;
   std::size_t offset, bytes;
+};
+
+// A copy on its way to shared memory. A bulk copy reports to an mbarrier, another one to the group of its thread.
+struct Flight {
+  char* to;
+  const char* from;
+  std::size_t bytes;
+  const Thread* owner;
+  const void* barrier;
+  const void* place;
+  unsigned group = 0;  // 0: not committed
+  bool landed = false;
 };
 
 struct Machine {

@@ -72,6 +72,14 @@ Meeting& gather(const char* operation, unsigned lanes, const void* value, std::s
   return meeting;
 }
 
+void spin_once(const char* what) {
+  Fibre& fibre = self();
+  fibre.looked_in_vain = fibre.spins != nullptr;
+  fibre.spins = what;
+  fibre.round = state.round;
+  yield_to_scheduler();
+}
+
 }  // namespace
 
 void block_barrier() {
@@ -128,11 +136,7 @@ void warp_barrier(unsigned lanes) {
 
 void poll(const char* what) {
   ONEKERNEL_HERE();
-  Fibre& fibre = self();
-  fibre.looked_in_vain = fibre.spins != nullptr;
-  fibre.spins = what;
-  fibre.round = state.round;
-  yield_to_scheduler();
+  spin_once(what);
 }
 
 void end_spin() {

@@ -8,6 +8,17 @@
 namespace machine {
 namespace {
 
+std::vector<Flight> flights;  // copies that are on their way, oldest first
+
+// Nobody may touch what a copy will write, before its end is known; the copy itself is recorded as a write of its
+// thread.
+void watch_flights(const char* address, std::size_t bytes, const char* verb) {
+  for (const Flight& flight : flights)
+    if (address < flight.to + flight.bytes && flight.to < address + bytes)
+      fail(format("%s of ", verb) + memory(address) + ", to which the asynchronous copy at " + code(flight.place) +
+           " is on its way: no wait has ended it,");
+}
+
 bool ordered(const Access& before, const Fibre& fibre) {
   return before.place == nullptr || before.thread == fibre.linear || fibre.clock()[before.thread] >= before.clock;
 }
@@ -19,17 +30,22 @@ bool ordered(const Access& before, const Fibre& fibre) {
 
 void watch_write(const char* address, Cell& cell, const Access& now) {
   const Fibre& fibre = self();
-  if (!ordered(cell.write, fibre) && !(cell.write.atomic && now.atomic)) race(address, "write", cell.write, "write");
+  if (!ordered(cell.write, fibre)) race(address, "write", cell.write, "write");
+  if (!ordered(cell.update, fibre) && !now.atomic) race(address, "atomic operation", cell.update, "write");
   for (const Access& read : cell.reads)
     if (!ordered(read, fibre) && !(read.atomic && now.atomic)) race(address, "read", read, "write");
   if (cell.remote_read.place != nullptr && cell.remote_read.round == now.round && !fibre.acquired)
     race(address, "read from another block", cell.remote_read, "write");
-  cell = {now, {}, {}};
+  if (now.atomic)
+    cell.update = now;
+  else
+    cell = {now, {}, {}, {}};
 }
 
 void watch_read(const char* address, Cell& cell, const Access& now) {
   const Fibre& fibre = self();
-  if (!ordered(cell.write, fibre) && !(cell.write.atomic && now.atomic)) race(address, "write", cell.write, "read");
+  if (!ordered(cell.write, fibre)) race(address, "write", cell.write, "read");
+  if (!ordered(cell.update, fibre) && !now.atomic) race(address, "atomic operation", cell.update, "read");
   Access* oldest = &cell.reads[0];
   for (Access& read : cell.reads) {
     if (read.place == nullptr || read.thread == now.thread) return void(read = now);
@@ -52,6 +68,7 @@ void watch_shared(const char* address, std::size_t bytes, const Block& block, bo
     inside |= offset >= storage.offset && offset + bytes <= storage.offset + storage.bytes;
   const char* verb = write ? "write" : "read";
   if (!inside) fail(format("%zu-byte %s outside of what the block has: ", bytes, verb) + memory(address));
+  if (!flights.empty()) watch_flights(address, bytes, verb);
   const bool own = &block == fibre.home;
   if (block.running == 0) fail(format("%s of the shared memory of a block that has ended", verb));
   if (!own && write) fail("write to another block's " + memory(address));
@@ -60,10 +77,20 @@ void watch_shared(const char* address, std::size_t bytes, const Block& block, bo
   bool written = write;
   for (std::size_t i = 0; i < bytes; ++i) {
     Cell& cell = block.cells.get()[offset + i];
-    written |= cell.write.place != nullptr;
+    written |= cell.write.place != nullptr || cell.update.place != nullptr;
     (own ? write ? watch_write : watch_read : watch_remote)(address + i, cell, now);
   }
   if (!written) fail(format("%zu-byte read of what nobody wrote: ", bytes) + memory(address));
+}
+
+// From its wait on, a copy is something that its thread wrote.
+void record_landing(const Flight& flight) {
+  const Fibre& fibre = self();
+  const auto offset = static_cast<std::size_t>(flight.to - fibre.home->shared);
+  for (std::size_t i = 0; i < flight.bytes; ++i) {
+    Access& write = fibre.home->cells.get()[offset + i].write;
+    write.clock = fibre.clock()[fibre.linear];
+  }
 }
 
 // ---- memory of the machine itself that the text of a kernel reads: constants, threadIdx
