@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cache_entries import entry, label
@@ -47,7 +47,8 @@ class Model:
                     del self.sizes[old]
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefghijkl"), st.integers(0, 6000) | st.just(30_000)), max_size=40))
+@example([("a", 30_000), ("a", 0), ("b", 1), ("a", 1), ("c", 30_000), ("b", 1)])
+@given(st.lists(st.tuples(st.sampled_from("abcdefghijkl"), st.integers(1000, 6000)), min_size=10, max_size=40))
 @settings(max_examples=60)
 def test_the_folder_is_what_a_model_says(uses: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as name:

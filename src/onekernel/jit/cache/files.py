@@ -14,6 +14,7 @@ from pathlib import Path
 from onekernel.jit.cache.entry import LARGEST, RECORD, Damaged, Entry, decode, encode, is_folder_name
 from onekernel.jit.cache.trust import anybody
 
+ATTEMPTS = 4
 Trust = Callable[[os.stat_result], bool]
 
 
@@ -62,11 +63,15 @@ def write(path: Path, entry: Entry, modes: tuple[int, int] = (0o755, 0o644)) -> 
     `modes` are those of the folder and of the files.
     """
     contents = encode(entry)
-    try:
-        _write(path, contents, modes)
-    except OSError:  # no folder, a folder for a file, or another process is removing it: once more, from nothing
-        discard(path)
-        _write(path, contents, modes)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _write(path, contents, modes)
+            break
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # that is another process removing it: it needs no help
+                discard(path)
+            if attempt == ATTEMPTS:
+                raise
     return sum(map(len, contents.values()))
 
 
