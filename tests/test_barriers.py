@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from kernel_cases import Case, Machine, check, emulated, layer_norm, residual_gelu
-from onekernel.device.emulated import KERNELS, EmulatedDevice, Order
+from onekernel.device.emulated import EmulatedDevice, Order
+from onekernel.device.machine import KERNELS
 from onekernel.errors import EmulationFault
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Schedule

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernel_cases import cuda, emulated
-from onekernel.device.emulated import KERNELS
+from onekernel.device.machine import KERNELS
 from onekernel.jit import Kernel, KernelRequest, Parameter, compile_request
 from onekernel.jit.compile import nvrtc
 from onekernel.ops import ELEMENTWISE, Op

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from onekernel.device.emulated import KERNELS
+from onekernel.device.machine import KERNELS
 from onekernel.device.parts import arch_number
 from onekernel.errors import CompileError
 from onekernel.jit.compile.nvrtc import compile_cubin

@@ -7,33 +7,22 @@ is right only in one order shows it.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import tempfile
-import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
-from functools import cache
-from importlib.resources import files
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onekernel.device import host_compiler, places
+from onekernel.device import machine, places
 from onekernel.device.buffer import Buffer, View, numpy_dtype, view
 from onekernel.device.launch import Arguments, Launcher, LaunchShape
 from onekernel.device.parts import shared_limit
 from onekernel.errors import EmulationFault, InvalidInput
 
-KERNELS = Path(str(files("onekernel"))) / "kernels"
-INCLUDE = (KERNELS / "emulated", KERNELS)
 RESIDENT_THREADS = 16 * 1024  # each has a stack and a guard page, of which Linux gives a process 32,000
-_lock = threading.Lock()  # the runtime has one machine, and half a library must not be opened
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Order(IntEnum):
@@ -42,68 +31,6 @@ class Order(IntEnum):
     ASCENDING = 0
     DESCENDING = 1
     RANDOM = 2
-
-
-@cache
-def _scratch() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="onekernel-emulated-")
-    _keep.append(folder)
-    return Path(folder.name)
-
-
-_keep: list[Any] = []
-
-
-def open_library(binary: bytes, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
-    """Load a shared library from memory; equal bytes are loaded once. Kernels keep their symbols to themselves."""
-    path = _scratch() / f"{hashlib.sha256(binary).hexdigest()[:32]}.so"
-    if not path.exists():
-        path.write_bytes(binary)
-    return ctypes.CDLL(str(path), mode=mode)
-
-
-@cache
-def _runtime() -> ctypes.CDLL:
-    text = (KERNELS / "emulated" / "runtime.cpp").read_text(encoding="utf-8")
-    binary = host_compiler.build(text, include=INCLUDE, name="runtime")
-    library = open_library(binary, ctypes.RTLD_GLOBAL)
-    library.onekernel_emulate.restype = ctypes.c_char_p
-    library.onekernel_emulate.argtypes = [ctypes.POINTER(_Launch)]
-    return library
-
-
-class _Range(ctypes.Structure):
-    """machine::Range of kernels/emulated/runtime/state.hpp."""
-
-    _fields_ = (("first", ctypes.c_size_t), ("end", ctypes.c_size_t), ("writable", ctypes.c_size_t))
-
-
-class _Launch(ctypes.Structure):
-    """machine::Launch of kernels/emulated/runtime/state.hpp."""
-
-    _fields_ = (
-        ("kernel", ctypes.c_void_p),
-        ("arguments", ctypes.c_void_p),
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("cluster", ctypes.c_uint),
-        ("overlap", ctypes.c_uint),
-        ("cooperative", ctypes.c_uint),
-        ("order", ctypes.c_uint),
-        ("shared", ctypes.c_uint),
-        ("shared_limit", ctypes.c_uint),
-        ("sanitize", ctypes.c_uint),
-        ("ranges", ctypes.c_uint),
-        ("seed", ctypes.c_uint64),
-        ("range", ctypes.POINTER(_Range)),
-    )
-
-
-def _ranges(operands: Sequence[Any]) -> Any:
-    """Return the memory of operands as an array of _Range."""
-    arrays = [item for _, item in places.memory_of(operands)]
-    found = [_Range(item.address, item.address + item.bytes, item.writable) for item in arrays]
-    return (_Range * len(found))(*found)
 
 
 class EmulatedDevice:
@@ -137,10 +64,7 @@ class EmulatedDevice:
     def load(self, binary: bytes, entry: str, shared: int = 0) -> int:
         """Load a kernel; return its handle."""
         del shared
-        with _lock:
-            _runtime()
-            library = open_library(binary)
-        return ctypes.cast(getattr(library, f"emulated_{entry}"), ctypes.c_void_p).value or 0
+        return machine.load(binary, f"emulated_{entry}")
 
     def launcher(self, handle: int, shape: LaunchShape) -> Launcher:
         """Return a function that runs a kernel to its end; it raises EmulationFault with what the kernel did wrong.
@@ -149,20 +73,19 @@ class EmulatedDevice:
         """
         limit = shared_limit(self.arch)
         _check_size(shape, limit)
-        asked = _Launch(
+        asked = machine.Launch(
             kernel=handle, grid=shape.grid, block=shape.block, cluster=shape.cluster, overlap=shape.overlap,
             cooperative=shape.cooperative, shared=shape.shared, shared_limit=limit, sanitize=self.sanitize,
         )  # fmt: skip
 
         def launch(arguments: Arguments, stream: int) -> None:
             del stream
-            ranges = _ranges(arguments.operands if self.sanitize else ())
-            with _lock:
-                asked.range, asked.ranges = ranges, len(ranges)
-                asked.arguments, asked.order, asked.seed = arguments.pointers, int(self.order), self.seed
-                message = _runtime().onekernel_emulate(ctypes.byref(asked))
-            if message is not None:
-                raise EmulationFault(places.explain(message.decode(), arguments.operands))
+            now = machine.Launch.from_buffer_copy(asked)  # several threads may launch at a time
+            now.arguments, now.order, now.seed = arguments.pointers, int(self.order), self.seed
+            ranges = machine.ranges(arguments.operands if self.sanitize else ())
+            now.range, now.ranges = ranges, len(ranges)
+            if (message := machine.run(now)) is not None:
+                raise EmulationFault(places.explain(message, arguments.operands))
 
         return launch
 

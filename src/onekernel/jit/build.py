@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from pathlib import Path
 
 from onekernel import settings
 from onekernel._version import __version__
+from onekernel.device import machine
 from onekernel.jit.cache import KernelCache, Label, digest
 from onekernel.jit.compile import emulated, nvrtc
 from onekernel.jit.compile.binary import Binary
 from onekernel.jit.generate import kernel_text
 from onekernel.jit.headers import closure
 from onekernel.jit.request import KernelRequest
+
+_MACHINE_BYTES = 8_000_000  # about ten builds of the emulated machine, for as many versions
 
 
 @cache
@@ -26,11 +30,25 @@ def _current() -> KernelCache:
     return _cache(asked.cache, asked.cache_limit)
 
 
+def _provide_machine() -> None:
+    """Give this process the emulated device's machine, which is built once a host and lies beside the kernels."""
+    if machine.is_open():
+        return
+    folder = settings.load().cache
+    beside = _cache(None if folder is None else folder / ".machine", _MACHINE_BYTES)
+    compiler = emulated.compiler_id()
+    label = Label(digest(__version__, compiler), "machine", "emulated", compiler)
+    with warnings.catch_warnings(action="ignore"):  # the kernels' own folder says what is wrong with it
+        machine.use(beside.get(label, machine.text(), emulated.compile_machine).data)
+
+
 def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary:
     """Build a request for its architecture, or for the emulated device, there with checks of every access or without.
 
     Raises CompileError or InvalidInput.
     """
+    if emulate:
+        _provide_machine()
     text = kernel_text(request)
     name, arch = request.name, request.arch
     compiler, builder = (
