@@ -48,3 +48,38 @@ def test_a_damaged_machine_is_built_again(tmp_path: Path) -> None:
 
 def test_without_a_cache_it_is_built_in_each_process() -> None:
     assert builds("") == ["runtime", "one"]
+
+
+PORTABLE = """
+    import numpy as np
+    from onekernel.device import machine
+    from onekernel.device.emulated import EmulatedDevice
+    from onekernel.errors import EmulationFault
+    from onekernel.jit import kernel
+    text = machine.text()
+    machine.text = lambda: "#define ONEKERNEL_PORTABLE_FIBRES\\n" + text
+    source = '''#include "primitives.cuh"
+    extern "C" __global__ void one(float* y) {
+      y[threadIdx.x] = shuffle_xor(static_cast<float>(threadIdx.x), 1);
+      if (y[64] == 1.0f) return;
+      block_barrier();
+      if (threadIdx.x == 0) y[64] = 1.0f;
+      if (threadIdx.x < 5) block_barrier();
+    }'''
+    y = np.zeros(65, np.float32)
+    one = kernel(source, entry="one", parameters=[("y", "float*")], device=EmulatedDevice(sanitize=True))
+    try:
+        one.launch(y, grid=1, block=64)
+    except EmulationFault as fault:
+        assert "threads 0-4 wait at a block barrier (5 of 64 have arrived) at source:7" in str(fault), fault
+        one.launch(y, grid=1, block=64)
+        assert y[:64].tolist() == [i ^ 1 for i in range(64)]
+        print("done")
+"""
+
+
+def test_hosts_of_other_architectures_switch_fibres_by_the_c_library() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(PORTABLE)]
+    environment = {**os.environ, "ONEKERNEL_CACHE": ""}
+    result = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert result.stdout.split() == ["done"], result.stderr

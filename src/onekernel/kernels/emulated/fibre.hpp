@@ -20,7 +20,7 @@ inline char* new_stack() {
   return static_cast<char*>(memory) + kGuardBytes;
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(ONEKERNEL_PORTABLE_FIBRES)
 
 using Context = void*;  // a saved stack pointer
 
