@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "targets": BASE | {"graph", "splice"},
     "verify": BASE,
     "optimize": BASE | {"targets", "fusion", "splice", "verify"},
-    "cli": BASE | {"onekernel", "optimize", "targets", "verify"},
+    "cli": BASE | {"onekernel", "jit", "optimize", "targets", "verify"},
     "__main__": frozenset({"cli"}),
     "onekernel": BASE | {"optimize", "splice", "verify", "jit"},
 }

@@ -21,6 +21,7 @@ from onekernel.errors import InvalidInput
 from onekernel.jit.cache.entry import LARGEST, Damaged, Entry, Label, decode, encode, is_folder_name
 from onekernel.jit.cache.files import read
 from onekernel.jit.cache.folder import KernelFolder
+from onekernel.jit.cache.listing import usage
 from onekernel.jit.cache.trust import trusted
 
 MOST_REFUSED = 1000
@@ -69,6 +70,9 @@ def load(file: Path, folder: Path, limit: int | None = None) -> Report:
 
     Raises InvalidInput when the file is no bundle, or when the folder cannot be written.
     """
+    state = usage(folder)
+    if not (state.trusted and state.writable):
+        raise _no_folder(folder)
     report, into = Report(), KernelFolder(folder, limit)
     try:
         with open(file, "rb") as raw, gzip.open(raw) if _is_gzip(raw) else raw as archive:
@@ -88,11 +92,7 @@ def _keep(entry: Entry, into: KernelFolder, report: Report) -> None:
     elif into.write(entry):
         report.done.append(entry.label)
     else:
-        raise InvalidInput(
-            expected=f"a cache folder to write in at {into.path}",
-            got="one that cannot be written, or must not be trusted",
-            todo="name another in ONEKERNEL_CACHE",
-        )
+        raise _no_folder(into.path)
 
 
 def _compressed(file: Path, raw: IO[bytes]) -> _Archive:
@@ -156,6 +156,14 @@ def _exactly(archive: _Archive, size: int) -> bytes:
 def _skip(archive: _Archive, size: int) -> None:
     while size > 0:
         size -= len(_exactly(archive, min(size, 1 << 20)))
+
+
+def _no_folder(folder: Path) -> InvalidInput:
+    return InvalidInput(
+        expected=f"a cache folder to write in at {folder}",
+        got="one that cannot be written, or that others can write",
+        todo="name another in ONEKERNEL_CACHE",
+    )
 
 
 def _no_bundle(got: str) -> InvalidInput:
