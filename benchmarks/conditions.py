@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-import triton
-
 import onekernel
+from onekernel import device
 from onekernel.jit.compile import nvrtc
 
 ROOT = Path(__file__).parent.parent
+LIBRARIES = ("torch", "triton", "cuda-bindings", "cuda-core", "numpy")
 
 
 def conditions(commit: str | None) -> dict[str, Any]:
-    """Collect GPU, driver, versions, commit, command and time; `commit` for a tree that came without git."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().split("\n")[0]
+    """Collect GPU, driver, host, versions, commit, command and time; `commit` for a tree that came without git."""
     return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver": driver,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
+        "gpu": device.get("cuda").name if device.gpu_count() else "no GPU",
+        "driver": _driver(),
+        "host": f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        **{name: version for name in LIBRARIES if (version := _version(name))},
         "nvrtc": nvrtc.compiler_id(),
         "onekernel": onekernel.__version__,
         "commit": commit or _commit(),
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def _driver() -> str:
+    if shutil.which("nvidia-smi") is None:
+        return "the stub driver of the tests" if device.gpu_count() else "none"
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().split("\n")[0]
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+
+
+def _version(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _commit() -> str:

@@ -111,4 +111,12 @@ void call(void (*kernel)(Parameters...), void** arguments) {
   call(kernel, arguments, std::index_sequence_for<Parameters...>{});
 }
 
+// The sizes of a kernel's parameters in bytes, ended by 0: who keeps a launch for later must copy its arguments.
+template <class Kernel>
+struct Sizes;
+template <class... Parameters>
+struct Sizes<void(Parameters...)> {
+  static constexpr unsigned at[] = {sizeof(Parameters)..., 0};
+};
+
 }  // namespace machine

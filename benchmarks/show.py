@@ -1,0 +1,56 @@
+"""Measured numbers as tables for reading."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+TIMES = ["eager", "torch.compile", "F.layer_norm", "ours"]
+
+
+def table(console: Console, name: str, record: dict[str, Any]) -> None:
+    """Print one measured table with the conditions that matter."""
+    place = f"{record['gpu']}, {record['commit'][:10]}"
+    if name == "proof":
+        console.print_json(data=record[name])
+    elif name == "launch":
+        _launches(console, record[name], f"launch: microseconds of the calling thread, {place}")
+    elif name == "compile":
+        _values(console, record[name], f"compile: on {record['host']}, {record['commit'][:10]}")
+    else:
+        _chains(console, record[name], f"{name}: microseconds a call in a CUDA graph, {place}")
+
+
+def _launches(console: Console, rows: dict[str, Any], title: str) -> None:
+    drawn = Table("way to launch", "median", "spread", "of raw", title=title)
+    raw = next(iter(rows.values()))["median"]
+    for name, sample in rows.items():
+        drawn.add_row(name, f"{sample['median']:.2f}", f"{sample['spread']:.2f}", f"{sample['median'] / raw:.2f}x")
+    console.print(drawn)
+
+
+def _values(console: Console, rows: dict[str, Any], title: str) -> None:
+    drawn = Table("what", "value", title=title)
+    for name, sample in rows.items():
+        drawn.add_row(name, ", ".join(f"{key} {value:.3g}" for key, value in sample.items()))
+    console.print(drawn)
+
+
+def _chains(console: Console, rows: list[dict[str, Any]], title: str) -> None:
+    heads = ("copy floor", "of copy", "vs compile", "apart", "length", "count")
+    drawn = Table("shape", "dtype", *TIMES, *heads, title=title)
+    for row in rows:
+        times = [f"{row['microseconds'][name][0]:.2f}" for name in TIMES]
+        folding = [f"{row[key]:+.1%}" for key in ("folding_row_length", "folding_row_count")]
+        shape = "x".join(map(str, row["shape"]))
+        gains = [f"{row[key]:.2f}x" for key in ("against_compile", "against_compile_apart")]
+        share = [f"{row['copy_floor']:.2f}", f"{row['share_of_copy']:.2f}"]
+        drawn.add_row(shape, row["dtype"], *times, *share, *gains, *folding)
+    console.print(drawn)
+    for key, words in (("against_compile", "as launched"), ("against_compile_apart", "launches apart")):
+        mean = prod(row[key] for row in rows) ** (1 / len(rows))
+        console.print(f"geometric mean against torch.compile, {words}: {mean:.2f}x")
+    console.print("apart: our launches do not overlap. length, count: what folding each as a constant saves")

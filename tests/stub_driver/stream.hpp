@@ -1,0 +1,171 @@
+// Memory, streams, events and stream capture. Work is done at once, so there is never anything to wait for.
+#pragma once
+#include <thread>
+
+#include "device.hpp"
+
+namespace stub {
+
+struct Graph;
+enum Mode : int { kGlobal, kThreadLocal, kRelaxed };
+enum Status : int { kNone, kActive, kInvalidated };
+
+struct Stream {
+  Context* context;
+  unsigned flags;  // 1: does not wait for the legacy stream
+  Status status = kNone;
+  Mode mode = kGlobal;
+  std::thread::id thread;
+  Graph* graph = nullptr;
+};
+struct Event {
+  Context* context;
+};
+
+inline Pool<Stream> streams;
+inline Pool<Event> events;
+inline thread_local Mode thread_mode = kGlobal;
+
+// The stream behind a handle, in *found; 0, 1 and 2 are the current context's own (the legacy one, here).
+inline Result stream_of(Stream* handle, Stream** found) {
+  const auto number = reinterpret_cast<std::uintptr_t>(handle);
+  if (number > 2) return (*found = streams.find(handle)) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (current()->blocking_captures > 0) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  if (current()->legacy == nullptr) current()->legacy = streams.make(current(), 0u);
+  return *found = current()->legacy, CUDA_SUCCESS;
+}
+
+// Refuse what no capture may meet (loads, allocations, waits), and spoil the captures that it met.
+inline Result unsafe() {
+  bool met = false;
+  if (thread_mode != kRelaxed)
+    streams.each([&](Stream& stream) {
+      const bool mine = stream.thread == std::this_thread::get_id();
+      const bool sees = (stream.mode == kGlobal && thread_mode == kGlobal) || (mine && stream.mode != kRelaxed);
+      if (stream.status == kActive && sees) stream.status = kInvalidated, met = true;
+    });
+  return met ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+#define STUB_NEEDS_CONTEXT \
+  if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT
+#define STUB_UNSAFE \
+  if (const Result refused = unsafe(); refused != CUDA_SUCCESS) return refused
+
+// ---- memory: pages of the device's addresses, made accessible while they are allocated and never given out twice
+
+inline Device* holder(std::uintptr_t address, std::size_t bytes) {
+  for (Device& device : devices) {
+    auto next = device.memory.upper_bound(address);
+    if (next == device.memory.begin()) continue;
+    const auto& [start, size] = *std::prev(next);
+    if (address + bytes <= start + size) return &device;
+  }
+  return nullptr;
+}
+
+inline Result cuMemAlloc(std::uintptr_t* address, std::size_t bytes) {
+  const Hold hold(structure);
+  STUB_NEEDS_CONTEXT;
+  STUB_UNSAFE;
+  Device& device = *current()->device;
+  const std::size_t pages = (bytes + 4095) / 4096 * 4096;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (device.next + pages + 4096 > device.base + kDeviceBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  mprotect(reinterpret_cast<void*>(device.next), pages, PROT_READ | PROT_WRITE);
+  std::memset(reinterpret_cast<void*>(device.next), 0xff, pages);  // reads as NaN
+  *address = device.next;
+  device.memory[device.next] = bytes;
+  device.used += pages;
+  return device.next += pages + 4096, CUDA_SUCCESS;
+}
+
+inline Result cuMemFree(std::uintptr_t address) {
+  const Hold hold(structure);
+  STUB_NEEDS_CONTEXT;
+  Device* device = holder(address, 0);
+  if (device == nullptr || device->memory.count(address) == 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::size_t pages = (device->memory[address] + 4095) / 4096 * 4096;
+  mprotect(reinterpret_cast<void*>(address), pages, PROT_NONE);
+  device->used -= pages;
+  return device->memory.erase(address), CUDA_SUCCESS;
+}
+
+inline Result cuMemGetInfo(std::size_t* free_bytes, std::size_t* total) {
+  STUB_NEEDS_CONTEXT;
+  return *total = kDeviceBytes, *free_bytes = kDeviceBytes - current()->device->used, CUDA_SUCCESS;
+}
+
+inline Result copied(void* to, const void* from, std::size_t bytes, std::uintptr_t device_address) {
+  const Hold hold(structure);
+  STUB_NEEDS_CONTEXT;
+  if (current()->blocking_captures > 0) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  if (current()->lost != CUDA_SUCCESS) return current()->lost;
+  if (holder(device_address, bytes) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return std::memcpy(to, from, bytes), CUDA_SUCCESS;
+}
+inline Result cuMemcpyHtoD(std::uintptr_t to, const void* from, std::size_t bytes) {
+  return copied(reinterpret_cast<void*>(to), from, bytes, to);
+}
+inline Result cuMemcpyDtoH(void* to, std::uintptr_t from, std::size_t bytes) {
+  return copied(to, reinterpret_cast<const void*>(from), bytes, from);
+}
+
+// ---- streams and events
+
+inline Result cuStreamCreate(Stream** stream, unsigned flags) {
+  const Hold hold(structure);
+  STUB_NEEDS_CONTEXT;
+  return *stream = streams.make(current(), flags), CUDA_SUCCESS;
+}
+inline Result cuStreamDestroy(Stream* stream) {
+  const Hold hold(structure);
+  if (streams.find(stream) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return streams.drop(stream), CUDA_SUCCESS;
+}
+inline Result cuStreamSynchronize(Stream* handle) {
+  Stream* stream;
+  if (const Result refused = stream_of(handle, &stream); refused != CUDA_SUCCESS) return refused;
+  if (stream->status != kNone) return stream->status = kInvalidated, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return stream->context->lost;
+}
+inline Result cuCtxSynchronize() {
+  STUB_NEEDS_CONTEXT;
+  STUB_UNSAFE;
+  return current()->lost;
+}
+inline Result cuEventCreate(Event** event, unsigned) {
+  const Hold hold(structure);
+  STUB_NEEDS_CONTEXT;
+  return *event = events.make(current()), CUDA_SUCCESS;
+}
+inline Result cuEventRecord(Event* event, Stream* handle) {
+  Stream* stream;
+  if (events.find(event) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return stream_of(handle, &stream);
+}
+inline Result cuEventSynchronize(Event* event) {
+  return events.find(event) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+inline Result cuEventElapsedTime(float* milliseconds, Event* first, Event* last) {
+  if (events.find(first) == nullptr || events.find(last) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return *milliseconds = 0.0f, CUDA_SUCCESS;
+}
+inline Result cuEventDestroy(Event* event) {
+  const Hold hold(structure);
+  if (events.find(event) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return events.drop(event), CUDA_SUCCESS;
+}
+
+// ---- capture
+
+inline Result cuThreadExchangeStreamCaptureMode(Mode* mode) { return std::swap(*mode, thread_mode), CUDA_SUCCESS; }
+
+inline Result cuStreamIsCapturing(Stream* handle, Status* status) {
+  Stream* stream;
+  if (const Result refused = stream_of(handle, &stream); refused != CUDA_SUCCESS) return refused;
+  return *status = stream->status, CUDA_SUCCESS;
+}
+
+}  // namespace stub
