@@ -20,6 +20,7 @@ from onekernel.jit.cache.lock import best_effort_lock, is_held
 COUNT = """
 import sys
 from pathlib import Path
+from onekernel.jit.cache.folder import remove_dead_locks
 from onekernel.jit.cache.lock import best_effort_lock
 number = Path(sys.argv[1])
 for _ in range(int(sys.argv[2])):
@@ -47,6 +48,16 @@ def test_it_gives_up_in_time(tmp_path: Path) -> None:
         assert is_held(tmp_path / "lock")
     assert not (tmp_path / "lock").exists()
     assert not is_held(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_those_who_share_the_folder_can_wait(tmp_path: Path, mode: int) -> None:
+    before = os.umask(0o077)
+    try:
+        with best_effort_lock(tmp_path / "lock", seconds=0, mode=mode):
+            assert (tmp_path / "lock").stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
 
 
 def test_the_file_of_a_dead_process_is_no_lock(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def show(key: str, as_json: bool, text: bool) -> None:
 def clear(keys: tuple[str, ...], yes: bool) -> None:
     """Remove the kernels whose keys begin with KEY, or all; on a terminal, it asks before it removes all."""
     from onekernel.jit.cache.files import discard
+    from onekernel.jit.cache.folder import remove_dead_locks
     from onekernel.jit.cache.listing import select
 
     folder, _ = place()
@@ -83,6 +84,7 @@ def clear(keys: tuple[str, ...], yes: bool) -> None:
         click.confirm(f"Remove all {len(slots)} kernels in {folder}?", abort=True)
     for slot in slots:
         discard(slot.path)
+    remove_dead_locks(folder)
     left = [slot for slot in slots if slot.path.exists()]
     removed = sum(slot.bytes for slot in slots) - sum(slot.bytes for slot in left)
     click.echo(f"removed  {len(slots) - len(left)} kernels, {size(removed)}, from {folder}")

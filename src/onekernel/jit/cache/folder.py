@@ -21,6 +21,14 @@ LOCKS = ".locks"
 LOCK_SECONDS = 60.0  # then build anyway: a slow network folder must not stop a server
 
 
+def remove_dead_locks(folder: Path) -> None:
+    """Remove the files of locks that nobody holds: of processes that died."""
+    with contextlib.suppress(OSError):
+        for path in (folder / LOCKS).iterdir():
+            with best_effort_lock(path, seconds=0):
+                pass
+
+
 class KernelFolder:
     """Entries in a folder, which need not exist yet; `limit` is the size in bytes, None for none."""
 
@@ -81,7 +89,10 @@ class KernelFolder:
         with contextlib.suppress(OSError):
             if self._readable and not trusted(os.stat(self.path)):
                 self._readable = False
-                self._warn("belongs to another user or can be written by all; it is not used, kernels stay in memory")
+                self._warn(
+                    "belongs to another user or can be written by all: it is not used, and kernels stay in memory;"
+                    " correct its owner or mode, or name another in ONEKERNEL_CACHE"
+                )
         return self._readable
 
     def _warn(self, what: str) -> None:

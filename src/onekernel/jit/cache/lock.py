@@ -55,6 +55,8 @@ def _acquire(path: Path, until: float, mode: int) -> int | None:
         _open.add(handle)
         locked = False
         try:
+            with contextlib.suppress(PermissionError):  # it is somebody else's
+                os.fchmod(handle, mode)  # whatever the umask: others who share the folder must be able to wait
             locked = _wait(handle, until) and _names(path, handle)
         finally:
             if not locked:
