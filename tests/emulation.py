@@ -10,16 +10,25 @@ import pytest
 from onekernel.device.emulated import EmulatedDevice, Order
 from onekernel.jit import Kernel, KernelRequest, Parameter
 
-PRIMITIVES = ("primitives", "primitives/warp", "primitives/atomic", "primitives/wait", "primitives/copy", "grid_barrier")
+PRIMITIVES = (
+    "primitives",
+    "primitives/warp",
+    "primitives/atomic",
+    "primitives/wait",
+    "primitives/copy",
+    "grid_barrier",
+)
 ORDERS = [pytest.param(order, id=order.name.lower()) for order in Order]
 
 
 def small_kernel(body: str, parameters: str = "int* y", *, arch: str = "sm_90", **asked: Any) -> Kernel:
     """Build `extern "C" __global__ void small(parameters) { body }`.
 
-    The body begins at line 2 of "source". `asked`: fields of the request, or of the device (order, seed, sanitize).
+    The body begins at line 2 of "source". `asked`: fields of the request, and order, seed, sanitize of the emulated
+    device or another device.
     """
-    device = EmulatedDevice(arch, **{key: asked.pop(key) for key in ("order", "seed", "sanitize") if key in asked})
+    machine = {key: asked.pop(key) for key in ("order", "seed", "sanitize") if key in asked}
+    device = asked.pop("device", None) or EmulatedDevice(arch, **machine)
     headers = tuple(f"{name}.cuh" for name in (*PRIMITIVES, *asked.pop("headers", ())))
     typed = tuple(
         Parameter(name, kind.strip()) for kind, name in (item.rsplit(" ", 1) for item in parameters.split(", "))

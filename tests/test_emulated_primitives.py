@@ -58,7 +58,10 @@ atomic_add(y, i);
 atomic_min(y + 1, -i);
 atomic_max(y + 2, i);
 if (atomic_exchange(y + 3, 1) == 0) y[4] = 7;
-for (int seen = y[5]; (seen = atomic_compare_exchange(y + 5, seen, seen + 2)) % 2 != 0;) {}
+for (int seen = -1, held = 0; held != seen;) {
+  seen = held;
+  held = atomic_compare_exchange(y + 5, seen, seen + 2);
+}
 atomic_add(f, 0.5f);
 block_barrier();
 y[6] = shared;
@@ -73,9 +76,7 @@ def test_atomic_operations(order: Order) -> None:
     assert f == 48.0
 
 
-def test_a_grid_of_blocks_takes_turns() -> None:
-    """Block 0 hands a number to block 1 and so on, twice around: all of them must be there at once."""
-    body = """
+TURNS = """
     const int blocks = gridDim.x, me = blockIdx.x;
     for (int round = 0; round < 2; ++round) {
       const int turn = round * blocks + me;
@@ -85,17 +86,19 @@ def test_a_grid_of_blocks_takes_turns() -> None:
         store_release(y, turn + 1);
       }
     }"""
+
+
+def test_a_grid_of_blocks_takes_turns() -> None:
+    """Block 0 hands a number to block 1 and so on, twice around: all of them must be there at once."""
     for order in Order:
         y, expected = np.zeros(2, np.int32), 0
-        small_kernel(body, order=order, cooperative=True).launch(y, grid=5, block=64)
+        small_kernel(TURNS, order=order, cooperative=True).launch(y, grid=5, block=64)
         for me in [*range(5)] * 2:
             expected = expected * 3 + me
         assert y.tolist() == [10, expected]
 
 
-def test_a_grid_barrier_separates_phases() -> None:
-    """Every block reads what all others wrote, several times; one word serves all rounds and all launches."""
-    body = """
+PHASES = """
     const int threads = gridDim.x * blockDim.x, me = blockIdx.x * blockDim.x + threadIdx.x;
     for (int round = 0; round < 3; ++round) {
       x[me] = x[me] + 1;
@@ -105,17 +108,19 @@ def test_a_grid_barrier_separates_phases() -> None:
       grid_barrier(word);
       if (sum != (round + 1) * threads) atomic_add(y, 1);
     }"""
+
+
+def test_a_grid_barrier_separates_phases() -> None:
+    """Every block reads what all others wrote, several times; one word serves all rounds and all launches."""
     word = np.zeros(1, np.int32)
     for order in Order:
         x, y = np.zeros(4 * 40, np.int32), np.zeros(1, np.int32)
-        kernel = small_kernel(body, "int* y, int* x, int* word", order=order, cooperative=True)
+        kernel = small_kernel(PHASES, "int* y, int* x, int* word", order=order, cooperative=True)
         kernel.launch(y, x, word, grid=4, block=40)
         assert y == 0
 
 
-def test_named_barriers_split_a_block() -> None:
-    """Two pairs of warps meet apart, and the first pair meets more often."""
-    body = """
+PAIRS = """
     auto* shared = dynamic_storage<int>();
     const int i = threadIdx.x, pair = i / 64;
     for (int round = 0; round < (pair == 0 ? 3 : 1); ++round) {
@@ -124,10 +129,14 @@ def test_named_barriers_split_a_block() -> None:
       y[i] = shared[i ^ 63];
       named_barrier(1 + pair, 64);
     }"""
+
+
+def test_named_barriers_split_a_block() -> None:
+    """Two pairs of warps meet apart, and the first pair meets more often."""
     i = np.arange(128)
     for order in Order:
         y = np.zeros(128, np.int32)
-        small_kernel(body, order=order, shared=512).launch(y, grid=1, block=128)
+        small_kernel(PAIRS, order=order, shared=512).launch(y, grid=1, block=128)
         np.testing.assert_array_equal(y, (i ^ 63) + np.where(i < 64, 2, 0))
 
 
