@@ -20,7 +20,6 @@ from onekernel.jit.cache.lock import best_effort_lock, is_held
 COUNT = """
 import sys
 from pathlib import Path
-from onekernel.jit.cache.folder import remove_dead_locks
 from onekernel.jit.cache.lock import best_effort_lock
 number = Path(sys.argv[1])
 for _ in range(int(sys.argv[2])):
