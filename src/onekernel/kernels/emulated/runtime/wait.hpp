@@ -63,7 +63,7 @@ Meeting& gather(const char* operation, unsigned lanes, const void* value, std::s
   if ((lanes >> lane & 1u) == 0)
     fail(format("%s by lane %u, which its mask 0x%08x does not name,", operation, lane, lanes));
   Meeting& meeting = meeting_of(fibre.warp(), operation, lanes);
-  if (std::strcmp(meeting.name, operation) != 0)
+  if (meeting.name != operation && std::strcmp(meeting.name, operation) != 0)
     fail(format("%s here, but %s by other lanes of the warp at ", operation, meeting.name) + code(meeting.place) + ",");
   meeting.present |= 1u << lane;
   if (bytes > 0) std::memcpy(meeting.values[lane].bytes, value, bytes);
