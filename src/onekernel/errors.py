@@ -48,7 +48,11 @@ class CompileError(OneKernelError):
 
 
 class DeviceError(OneKernelError):
-    """A driver call failed; the message names the call and the driver's own words."""
+    """A driver call failed; the message names the call, the driver's own words and what to do. `code` is the status."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        self.code = code
+        super().__init__(message)
 
 
 class EmulationFault(OneKernelError):

@@ -10,12 +10,19 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from onekernel.device.cuda.advice import ADVICE
 from onekernel.errors import DeviceError
 
 
 @cache
 def driver() -> Any:
     """Return cuda.bindings.driver after cuInit, or None when there is no usable driver."""
+    cuda = _binding()
+    return cuda if cuda and cuda.cuInit(0)[0] == cuda.CUresult.CUDA_SUCCESS else None
+
+
+@cache
+def _binding() -> Any:
     import ctypes
 
     try:
@@ -24,7 +31,21 @@ def driver() -> Any:
         return None
     from cuda.bindings import driver as cuda
 
-    return cuda if cuda.cuInit(0)[0] == cuda.CUresult.CUDA_SUCCESS else None
+    return cuda
+
+
+def init_status() -> int | None:
+    """Return what cuInit answers, 0 being well; None without a driver's library."""
+    cuda = _binding()
+    return int(cuda.cuInit(0)[0]) if cuda else None
+
+
+@cache
+def version() -> tuple[int, int] | None:
+    """Return the newest CUDA version that the driver knows, major and minor; None without a driver."""
+    cuda = _binding()
+    status, number = cuda.cuDriverGetVersion() if cuda else (1, 0)
+    return (int(number) // 1000, int(number) % 1000 // 10) if int(status) == 0 and number else None
 
 
 _AFTER_FORK = "this process was forked after CUDA was used: start workers by multiprocessing's spawn, or fork earlier"
@@ -54,6 +75,7 @@ def check(function: Callable[..., tuple[Any, ...]], result: tuple[Any, ...]) -> 
         cuda = driver()
         text = cuda.cuGetErrorString(status)[1]
         words = text.decode() if text else str(status)
+        advice = _AFTER_FORK if _lost else ADVICE.get(int(status))
         message = f"{function.__name__} failed: {words} ({getattr(status, 'name', status)})"
-        raise DeviceError(f"{message}; {_AFTER_FORK}" if _lost else message)
+        raise DeviceError(f"{message}; {advice}" if advice else message, int(status))
     return results[0] if len(results) == 1 else tuple(results) if results else None

@@ -1,15 +1,21 @@
-"""CUDA text -> cubin for a named architecture, in this process, by NVRTC. Needs no GPU, toolkit or host compiler."""
+"""CUDA text -> cubin for a named architecture, in this process, by NVRTC. Needs no GPU, toolkit or host compiler.
+
+For an architecture newer than this NVRTC the result is PTX instead; see target.py.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from onekernel.device.cuda import driver
 from onekernel.errors import DeviceError, InvalidInput
 from onekernel.jit.compile.binary import Binary, parse_resources
 from onekernel.jit.compile.errors import explain
+from onekernel.jit.compile.target import Target, Version, target_for
 from onekernel.jit.headers import closure
 
 OPTIONS = (
@@ -23,20 +29,54 @@ OPTIONS = (
 
 @cache
 def _nvrtc() -> Any:
-    from cuda.bindings import nvrtc
+    """Return the binding with its library loaded. Raises InvalidInput when there is none."""
+    try:
+        from cuda.bindings import nvrtc
 
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError) as error:  # what the library's finder raises differs by version
+        raise InvalidInput(
+            expected="the library NVRTC, which compiles kernels",
+            got=" ".join(str(error).split()) or type(error).__name__,
+            todo="install it with: pip install 'nvidia-cuda-nvrtc>=13,<14'",
+        ) from error
     return nvrtc
 
 
 @cache
-def compiler_id() -> str:
-    """Name the NVRTC build and our options for cache keys; the version is only major.minor, hence the file's size."""
-    _, major, minor = _nvrtc().nvrtcVersion()
+def library() -> Path | None:
+    """Return the file that NVRTC was loaded from; None when the system does not tell."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
+    _nvrtc()
     path = load_nvidia_dynamic_lib("nvrtc").abs_path
-    size = Path(path).stat().st_size if path else 0
-    return f"nvrtc {major}.{minor} ({size} bytes) {' '.join(OPTIONS)}"
+    return Path(path) if path else None
+
+
+@cache
+def version() -> Version:
+    """Return NVRTC's version, major and minor. Raises InvalidInput when there is no NVRTC."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return major, minor
+
+
+@cache
+def build() -> str:
+    """Identify the build, of which there are several to a version: a hash over size and head of the library's file.
+
+    The head holds the linker's build identifier, which differs from build to build.
+    """
+    path = library()
+    if path is None:
+        return "unknown"
+    with path.open("rb") as file:
+        return hashlib.sha256(str(path.stat().st_size).encode() + file.read(4096)).hexdigest()[:12]
+
+
+@cache
+def compiler_id() -> str:
+    """Name the NVRTC build and our options for cache keys."""
+    return f"nvrtc {'.'.join(map(str, version()))} build {build()} {' '.join(OPTIONS)}"
 
 
 @cache
@@ -46,22 +86,17 @@ def supported_archs() -> tuple[str, ...]:
     return tuple(f"sm_{number}" for number in numbers)
 
 
-def check_arch(arch: str) -> None:
-    """Raise InvalidInput when NVRTC cannot build for an architecture."""
-    if arch.rstrip("af") not in supported_archs():
-        raise InvalidInput(
-            expected=f"an architecture that NVRTC builds for ({', '.join(supported_archs())})",
-            got=repr(arch),
-            todo="name one of them, or install a matching nvidia-cuda-nvrtc",
-        )
+def check_arch(arch: str) -> Target:
+    """Return what is built for an architecture here. Raises InvalidInput when nothing can be."""
+    return target_for(arch, known=supported_archs(), nvrtc=version(), driver=driver.version())
 
 
 def compile_cubin(name: str, text: str, arch: str) -> Binary:
     """Compile a text that defines one kernel.
 
-    Raises CompileError (the text is wrong) or InvalidInput (the architecture is unknown to NVRTC).
+    Raises CompileError (the text is wrong) or InvalidInput (nothing can be built for the architecture here).
     """
-    check_arch(arch)
+    target = check_arch(arch)
     nvrtc, start = _nvrtc(), time.perf_counter()
     headers = closure(text)
     created, program = nvrtc.nvrtcCreateProgram(
@@ -73,15 +108,15 @@ def compile_cubin(name: str, text: str, arch: str) -> Binary:
     )
     _expect(created, "nvrtcCreateProgram")
     try:
-        options = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in OPTIONS)]
+        options = [f"--gpu-architecture={target.option}".encode(), *(option.encode() for option in OPTIONS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise explain(name, text, log)
-        cubin = _read(program, "CUBIN")
+        code = _read(program, "CUBIN" if target.kind == "cubin" else "PTX")
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Binary(cubin, parse_resources(log), time.perf_counter() - start, log)
+    return Binary(code, parse_resources(log), time.perf_counter() - start, log)
 
 
 def _read(program: Any, what: str) -> bytes:
