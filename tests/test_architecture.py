@@ -32,10 +32,11 @@ MAY_IMPORT = {
     "splice": BASE | {"graph", "fusion", "jit"},
     "targets": BASE | {"graph", "splice"},
     "verify": BASE,
+    "doctor": BASE | {"jit"},
     "optimize": BASE | {"targets", "fusion", "splice", "verify"},
     "cli": BASE | {"onekernel", "jit", "optimize", "targets", "verify"},
     "__main__": frozenset({"cli"}),
-    "onekernel": BASE | {"optimize", "splice", "verify", "jit"},
+    "onekernel": BASE | {"doctor", "optimize", "splice", "verify", "jit"},
 }
 
 # Where a heavy library may be imported at all.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onekernel._version import __version__
 
 if TYPE_CHECKING:
+    from onekernel.doctor import Health, doctor
     from onekernel.jit.kernel import kernel
     from onekernel.optimize import Optimization, optimize
     from onekernel.splice import FusedModel, load
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 __all__ = [
     "LIMITS",
     "FusedModel",
+    "Health",
     "Optimization",
     "Verdict",
     "__version__",
+    "doctor",
     "kernel",
     "load",
     "optimize",
@@ -32,8 +35,10 @@ __all__ = [
 _HOMES = {
     "LIMITS": "verify",
     "FusedModel": "splice",
+    "Health": "doctor",
     "Optimization": "optimize",
     "Verdict": "verify",
+    "doctor": "doctor",
     "kernel": "jit",
     "load": "splice",
     "optimize": "optimize",

@@ -68,12 +68,15 @@ class GpuDevice:
         self._context = call(cuda.cuDevicePrimaryCtxRetain, self._device)
         self.name: str = call(cuda.cuDeviceGetName, 256, self._device).split(b"\0")[0].decode()
         kinds = cuda.CUdevice_attribute
-        major = call(cuda.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device)
-        minor = call(cuda.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._device)
+        major = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        minor = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         self.arch = f"sm_{major}{minor}"
-        self.multiprocessors: int = call(
-            cuda.cuDeviceGetAttribute, kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, self._device
-        )
+        self.multiprocessors: int = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.compute_mode: int = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
+        self.memory: int = int(call(cuda.cuDeviceTotalMem, self._device))  # bytes
+
+    def _attribute(self, kind: Any) -> int:
+        return int(call(self._cuda.cuDeviceGetAttribute, kind, self._device))
 
     def current(self) -> _Current:
         """Return a guard: inside `with`, this GPU's context is current on the thread; after it, what was before."""
