@@ -17,6 +17,7 @@ from kernel_cases import layer_norm
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.device.parts import find, part_of
 from onekernel.errors import CompileError
+from onekernel.fusion import kernel as fusion_kernel
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.optimize import judge, story
@@ -91,7 +92,7 @@ def test_a_kernel_that_does_not_compile_is_undone(monkeypatch: pytest.MonkeyPatc
     def refuse(chain: Chain, _: Any) -> Any:
         raise CompileError(chain.name, error="no such thing", origin="here", line="x", log="")
 
-    monkeypatch.setattr(story, "compile_for", refuse)
+    monkeypatch.setattr(fusion_kernel, "compile_for", refuse)
     result = onekernel.optimize(three_norms(), INPUTS)
     assert result.chains == ()
     assert all("no such thing" in item.undone for item in result.candidates)

@@ -5,11 +5,15 @@ OneKernelError
 │   ├── MissingExtra        an optional library is needed
 │   └── InvalidOperand      a tensor given to a launch does not fit the kernel's parameter
 ├── CompileError            generated or hand-written CUDA text did not compile
+├── NotReady                a kernel is not loaded, and may not or cannot be built at this moment
 ├── DeviceError             the driver refused a call
 └── EmulationFault          a kernel broke a rule of the machine while it ran on the emulated device
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 
 class OneKernelError(Exception):
@@ -45,6 +49,19 @@ class CompileError(OneKernelError):
     def __init__(self, kernel: str, *, error: str, origin: str, line: str, log: str) -> None:
         self.kernel, self.error, self.origin, self.line, self.log = kernel, error, origin, line, log
         super().__init__(f"kernel {kernel!r} did not compile: {error} [at {origin}]\n    {line}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between processes: the arguments are keywords, which exceptions do not keep."""
+        fields = {name: getattr(self, name) for name in ("error", "origin", "line", "log")}
+        return partial(CompileError, self.kernel, **fields), ()
+
+
+class NotReady(OneKernelError):
+    """A kernel is not loaded and must not be built or loaded now; `key` is what it is kept under."""
+
+    def __init__(self, kernel: str, key: str, reason: str, todo: str) -> None:
+        self.kernel, self.key, self.reason, self.todo = kernel, key, reason, todo
+        super().__init__(f"kernel {kernel!r} (key {key[:16]}) is not ready: {reason}; {todo}")
 
 
 class DeviceError(OneKernelError):

@@ -2,6 +2,7 @@
 
 ONEKERNEL_CACHE        folder of compiled kernels; empty text turns the disk cache off
 ONEKERNEL_CACHE_LIMIT  its largest size, as "500MB", "2GB" or bytes (1 GB by default); 0 or empty text: no limit
+ONEKERNEL_COMPILE      when kernels of a model are built: "block" (the default), "background" or "never"
 ONEKERNEL_DEVICE       "cuda", "cuda:1" or "emulated"; by default the GPU when there is one
 """
 
@@ -25,6 +26,7 @@ class Settings:
     cache: Path | None
     device: str
     cache_limit: int | None  # bytes; None: no limit
+    compile: str
 
 
 def _folder(text: str | None) -> Path | None:
@@ -58,4 +60,5 @@ def load() -> Settings:
         cache=_folder(os.environ.get("ONEKERNEL_CACHE")),
         device=os.environ.get("ONEKERNEL_DEVICE", "auto"),
         cache_limit=_size(os.environ.get("ONEKERNEL_CACHE_LIMIT", "1GB")),
+        compile=os.environ.get("ONEKERNEL_COMPILE", "block"),
     )

@@ -84,6 +84,9 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Ta
     return drawn
 
 
+_BAR = 24  # characters
+
+
 class _Follow(logging.Handler):
     """Shows the newest log record as the status."""
 
@@ -92,8 +95,11 @@ class _Follow(logging.Handler):
         self._status = status
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Replace the text beside the spinner."""
-        self._status.update(record.getMessage())
+        """Replace the text beside the spinner; a record of countable work has a bar."""
+        done, total = getattr(record, "done", 0), getattr(record, "total", 0)
+        filled = _BAR * done // total if total else 0
+        bar = f"  {'━' * filled}{'╌' * (_BAR - filled)} {done}/{total}" if total else ""
+        self._status.update(record.getMessage() + bar)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
@@ -11,11 +12,12 @@ from typing import Any
 from onekernel.device import Buffer, Device, View
 from onekernel.device.buffer import ITEM_BYTES, view
 from onekernel.device.parts import Part, pack_bytes, part_of
-from onekernel.errors import InvalidOperand
+from onekernel.errors import CompileError, InvalidOperand
 from onekernel.fusion.chain import Chain, Operand, Result
 from onekernel.fusion.kernel_body import chain_request
 from onekernel.fusion.schedule import Rows, Schedule, choose
-from onekernel.jit import Binary, Kernel, KernelRequest, compile_request
+from onekernel.jit import Binary, Kernel, KernelRequest, Supply, compile_request, warm_up
+from onekernel.jit.warmup import Progress
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,32 @@ def compile_for(chain: Chain, part: Part) -> Build:
 
     `chain` is launchable (naming.launchable). Raises CompileError or InvalidInput.
     """
+    schedule, request = _request_for(chain, part)
+    return Build(request, schedule, compile_request(request))
+
+
+def compile_all(chains: Sequence[Chain], part: Part, progress: Progress) -> list[Build | CompileError]:
+    """Do that for many chains, in worker processes; `progress(done, total)` is told of every kernel.
+
+    Returns an error in the place of a chain that did not compile. Raises InvalidInput.
+    """
+    with suppress(CompileError, ExceptionGroup):  # each is raised again for its own chain
+        warm_up((_request_for(chain, part)[1] for chain in chains), progress=progress)
+    return [_build_or_error(chain, part) for chain in chains]
+
+
+def _build_or_error(chain: Chain, part: Part) -> Build | CompileError:
+    try:
+        return compile_for(chain, part)
+    except CompileError as error:
+        return error
+
+
+def _request_for(chain: Chain, part: Part) -> tuple[Schedule, KernelRequest]:
+    """Choose the variant for the chain's sample shape, with aligned operands."""
     rows = _rows(chain, chain.sample_shape, _widest_pack(chain, part.arch, alignment=32))
     schedule = choose(rows, columns=chain.layout == "columns", part=part)
-    request = chain_request(chain, schedule, part.arch)
-    return Build(request, schedule, compile_request(request))
+    return schedule, chain_request(chain, schedule, part.arch)
 
 
 class ChainKernel:
@@ -45,9 +69,12 @@ class ChainKernel:
     operands of each call.
     """
 
-    def __init__(self, chain: Chain, device: Device, part: Part | None = None) -> None:
+    def __init__(self, chain: Chain, device: Device, part: Part | None = None, supply: Supply | None = None) -> None:
+        """`supply` says when kernels are built: by default at their first use."""
         self.chain, self.device = chain, device
         self.part = part_of(device.name, device.arch) if part is None else part
+        self._supply = supply or Supply(device, "block")
+        self._requests: dict[Schedule, KernelRequest] = {}
         self._variants: dict[Schedule, Kernel] = {}
 
     @property
@@ -60,7 +87,8 @@ class ChainKernel:
         """Run on operands in the order of `chain.operands`; return the results, on the device.
 
         `outputs`: tensors to write to, in the order of `chain.results`; allocated when absent. They must not overlap
-        an operand or each other: a kernel may read an operand again after it has written. Raises InvalidOperand.
+        an operand or each other: a kernel may read an operand again after it has written. Raises InvalidOperand, and
+        NotReady where the supply has no kernel yet.
         """
         views = [view(operand) for operand in operands]
         shape = self._check(views)
@@ -70,20 +98,26 @@ class ChainKernel:
             self._check_outputs(written, views, shape)
         if prod(shape) == 0:
             return results
-        alignment = gcd(*(where.address for where in (*views, *written)), 32)
-        rows = _rows(self.chain, shape, _widest_pack(self.chain, self.device.arch, alignment))
-        schedule = choose(rows, columns=self.chain.layout == "columns", part=self.part)
-        grid = schedule.grid(rows.outer, rows.inner)
-        self.variant(schedule).launch(*operands, *results, rows.outer, rows.inner, grid=grid, stream=stream)
+        schedule, outer, inner = self._schedule(shape, [*views, *written])
+        kernel = self.variant(schedule, stream)
+        kernel.launch(*operands, *results, outer, inner, grid=schedule.grid(outer, inner), stream=stream)
         return results
 
-    def variant(self, schedule: Schedule) -> Kernel:
-        """Return the kernel of a schedule, built on first use."""
+    def variant(self, schedule: Schedule, stream: Any = None) -> Kernel:
+        """Return the kernel of a schedule. Raises NotReady where the supply has none yet."""
         kernel = self._variants.get(schedule)
         if kernel is None:
-            kernel = Kernel(chain_request(self.chain, schedule, self.device.arch), self.device)
-            kernel = self._variants.setdefault(schedule, kernel)  # another thread may have been faster
+            request = self._requests.get(schedule)
+            if request is None:
+                request = self._requests[schedule] = chain_request(self.chain, schedule, self.device.arch)
+            kernel = self._variants[schedule] = self._supply.get(request, stream)
         return kernel
+
+    def _schedule(self, shape: tuple[int, ...], views: Sequence[View]) -> tuple[Schedule, int, int]:
+        """Choose for a shape and the alignment of all tensors; also return the rows' outer and inner extents."""
+        alignment = gcd(*(where.address for where in views), 32)
+        rows = _rows(self.chain, shape, _widest_pack(self.chain, self.device.arch, alignment))
+        return choose(rows, columns=self.chain.layout == "columns", part=self.part), rows.outer, rows.inner
 
     @cached_property
     def _first_full(self) -> int:

@@ -1,9 +1,11 @@
 """HOW a kernel comes to be: KernelRequest -> text -> compile -> cache -> launch. Knows no chain and no framework."""
 
-from onekernel.jit.build import adopt, compile_request, key_of
-from onekernel.jit.compile.binary import Binary, Resources
+from onekernel.jit.build import adopt, compile_request
+from onekernel.jit.compile.binary import Binary
 from onekernel.jit.kernel import Kernel, kernel
+from onekernel.jit.policy import Supply
 from onekernel.jit.request import KernelRequest, Line, Parameter
+from onekernel.jit.warmup import warm_up
 
 __all__ = [
     "Binary",
@@ -11,9 +13,9 @@ __all__ = [
     "KernelRequest",
     "Line",
     "Parameter",
-    "Resources",
+    "Supply",
     "adopt",
     "compile_request",
     "kernel",
-    "key_of",
+    "warm_up",
 ]

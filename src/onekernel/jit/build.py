@@ -9,7 +9,8 @@ from pathlib import Path
 from onekernel import settings
 from onekernel._version import __version__
 from onekernel.device import machine
-from onekernel.jit.cache import KernelCache, Label, digest
+from onekernel.errors import InvalidInput
+from onekernel.jit.cache import Entry, KernelCache, Label, digest
 from onekernel.jit.compile import emulated, nvrtc
 from onekernel.jit.compile.binary import Binary
 from onekernel.jit.generate import kernel_text
@@ -51,16 +52,32 @@ def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: 
         _provide_machine()
     text = kernel_text(request)
     name, arch = request.name, request.arch
-    compiler, builder = (
-        (
-            emulated.compiler_id(sanitize=sanitize),
-            lambda: emulated.compile_emulated(name, text, arch, sanitize=sanitize),
-        )
+    builder = (
+        (lambda: emulated.compile_emulated(name, text, arch, sanitize=sanitize))
         if emulate
-        else (nvrtc.compiler_id(), lambda: nvrtc.compile_cubin(name, text, arch))
+        else (lambda: nvrtc.compile_cubin(name, text, arch))
     )
-    label = Label(request_key(request, compiler), name, f"emulated {arch}" if emulate else arch, compiler)
-    return _current().get(label, text, builder)
+    return _current().get(label_of(request, emulate=emulate, sanitize=sanitize), text, builder)
+
+
+def find_built(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary | None:
+    """Return what is there without any building: adopted from a saved model, in memory, or on disk.
+
+    An adopted binary counts whichever compiler made it, and needs none to be found.
+    """
+    if (shipped := _adopted.get(identity_of(request, emulate=emulate))) is not None:
+        return shipped
+    try:
+        if emulate:
+            _provide_machine()
+        return _current().find(label_of(request, emulate=emulate, sanitize=sanitize))
+    except InvalidInput:  # no compiler on this machine, so none whose binaries the cache could hold
+        return None
+
+
+def keep(request: KernelRequest, binary: Binary, *, emulate: bool = False, sanitize: bool = False) -> None:
+    """Remember what another process has built for a request."""
+    _current().adopt(label_of(request, emulate=emulate, sanitize=sanitize).key, binary)
 
 
 def request_key(request: KernelRequest, compiler: str) -> str:
@@ -70,17 +87,25 @@ def request_key(request: KernelRequest, compiler: str) -> str:
     return digest(__version__, compiler, request.arch, text, *headers)
 
 
-def label_of(request: KernelRequest) -> Label:
-    """Return what a request's cubin is kept as."""
-    compiler = nvrtc.compiler_id()
-    return Label(request_key(request, compiler), request.name, request.arch, compiler)
+def label_of(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Label:
+    """Return what a request's binary is kept as. Raises InvalidInput when its compiler is not here."""
+    compiler = emulated.compiler_id(sanitize=sanitize) if emulate else nvrtc.compiler_id()
+    return Label(request_key(request, compiler), request.name, _target(request, emulate), compiler)
 
 
-def key_of(request: KernelRequest) -> str:
-    """Return the key under which a request's cubin is kept."""
-    return label_of(request).key
+def identity_of(request: KernelRequest, *, emulate: bool = False) -> str:
+    """Name what a request computes and for what, whichever compiler builds it."""
+    return digest(__version__, _target(request, emulate), kernel_text(request))
 
 
-def adopt(key: str, binary: Binary) -> None:
-    """Use a cubin from elsewhere (a saved model) for the request of this key instead of compiling."""
-    _current().adopt(key, binary)
+def _target(request: KernelRequest, emulate: bool) -> str:
+    return f"emulated {request.arch}" if emulate else request.arch
+
+
+_adopted: dict[str, Binary] = {}  # by identity
+
+
+def adopt(entry: Entry) -> None:
+    """Use a binary from elsewhere (a saved model) for its request instead of compiling."""
+    _current().adopt(entry.label.key, entry.binary)
+    _adopted[digest(entry.label.onekernel, entry.label.target, entry.text)] = entry.binary

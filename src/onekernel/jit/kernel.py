@@ -11,6 +11,7 @@ from onekernel.device import Device, LaunchShape, get
 from onekernel.device.launch import Arguments, Launcher
 from onekernel.errors import InvalidInput, InvalidOperand
 from onekernel.jit.build import compile_request
+from onekernel.jit.compile.binary import Binary
 from onekernel.jit.operands import Signature
 from onekernel.jit.request import KernelRequest, Parameter
 
@@ -44,10 +45,11 @@ class Launch(Protocol):
 class Kernel:
     """A built kernel on one device. Launches may be made from several threads at a time."""
 
-    def __init__(self, request: KernelRequest, device: Device | None = None) -> None:
+    def __init__(self, request: KernelRequest, device: Device | None = None, binary: Binary | None = None) -> None:
+        """Build and load; `binary` is what was built already. Raises CompileError, InvalidInput or DeviceError."""
         self.request = request
-        self.device = get() if device is None else device
-        self.binary = compile_request(request, emulate=self.device.emulated, sanitize=self.device.sanitize)
+        self.device = place = get() if device is None else device
+        self.binary = binary or compile_request(request, emulate=place.emulated, sanitize=place.sanitize)
         self._handle = self.device.load(self.binary.data, request.name, request.shared)
         self._signature = Signature(request, self.device)
         self._launchers: dict[Any, Launcher] = {}

@@ -17,7 +17,7 @@ from onekernel.device.parts import REFERENCE, Part, find, part_of
 from onekernel.errors import CompileError, InvalidInput
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.cost import predict
-from onekernel.fusion.kernel import Build, compile_for
+from onekernel.fusion.kernel import Build, compile_all
 from onekernel.fusion.naming import launchable
 from onekernel.fusion.rules import normal_form
 from onekernel.fusion.search import find_chains
@@ -58,8 +58,8 @@ def optimize(
     log.info("reading the model")
     opened = open_target(target, inputs)
     search = find_chains(normal_form(opened.graph))
-    log.info("compiling %d chains for %s", len(search.chains), part.arch)
-    candidates = [_build(Candidate(chain, predict(chain, part)), part) for chain in search.chains]
+    candidates = [Candidate(chain, predict(chain, part)) for chain in search.chains]
+    candidates = _build(candidates, part)
     bench = Bench(opened, engine_for(device), device, limits)
     log.info("checking kernels on the device %s", device.name)
     candidates = bench.without_wrong(candidates)
@@ -129,14 +129,24 @@ def _place(gpu: str | None) -> tuple[Part, Device]:
     return part, EmulatedDevice(part.arch)
 
 
-def _build(item: Candidate, part: Part) -> Candidate:
-    """Compile a chain that pays; undo one that does not, or that does not compile."""
-    if item.saving.seconds <= 0:
-        return replace(item, undone=f"it would save nothing on {part.name}")
-    try:
-        return replace(item, build=compile_for(launchable(item.chain), part))
-    except CompileError as error:
-        return replace(item, undone=str(error).splitlines()[0])
+def _build(candidates: Sequence[Candidate], part: Part) -> list[Candidate]:
+    """Compile the chains that pay; undo those that do not, and those that do not compile."""
+
+    def report(done: int, total: int) -> None:
+        log.info("compiling kernels for %s", part.arch, extra={"done": done, "total": total})
+
+    paying = [item.chain for item in candidates if item.saving.seconds > 0]
+    built = dict(zip(paying, compile_all(list(map(launchable, paying)), part, report), strict=True))
+
+    def outcome(item: Candidate) -> Candidate:
+        build = built.get(item.chain)
+        if build is None:
+            return replace(item, undone=f"it would save nothing on {part.name}")
+        if isinstance(build, CompileError):
+            return replace(item, undone=str(build).splitlines()[0])
+        return replace(item, build=build)
+
+    return list(map(outcome, candidates))
 
 
 def speed_note(part: Part, device: Device, verdict: Verdict) -> str:

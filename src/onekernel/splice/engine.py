@@ -19,6 +19,7 @@ from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.fusion.naming import launchable
 from onekernel.graph.onnx_session import cpu_session
+from onekernel.jit import Supply
 from onekernel.splice.loop import Call
 from onekernel.splice.signature import Array
 
@@ -32,6 +33,8 @@ class Engine(Protocol):
     def name(self) -> str: ...
     @property
     def resident(self) -> bool: ...
+    @property
+    def supply(self) -> Supply | None: ...
     def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call: ...
     def kernel(self, chain: Chain) -> Call: ...
     def upload(self, arrays: Sequence[Array]) -> Sequence[Any]: ...
@@ -45,6 +48,7 @@ class HostEngine:
     kernel_of: Callable[[Chain], Call]
     name: str = "cpu"
     resident: bool = False
+    supply: Supply | None = None
 
     def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call:
         """Load a segment; a run gives exactly `outputs`, in order. Raises InvalidInput for what it cannot run on."""
@@ -80,30 +84,34 @@ class HostEngine:
         return [np.asarray(value) for value in values]
 
 
-def engine_for(device: Device) -> Engine:
-    """Choose the engine for a device: the CUDA provider on a GPU if it is there, else the CPU provider."""
+def engine_for(device: Device, compile: str | None = None) -> Engine:
+    """Choose the engine for a device: the CUDA provider on a GPU if it is there, else the CPU provider.
+
+    `compile` is the policy of jit.policy. Raises InvalidInput for one that does not exist.
+    """
+    supply = Supply(device, compile)
     if not device.emulated:
         from onekernel.splice import onnxruntime_cuda
 
         if onnxruntime_cuda.available():
-            return onnxruntime_cuda.cuda_engine(device)
-    return HostEngine(_with_copies(device), f"onnxruntime cpu, kernels {device.name}")
+            return onnxruntime_cuda.cuda_engine(device, supply)
+    return HostEngine(_with_copies(device, supply), f"onnxruntime cpu, kernels {device.name}", supply=supply)
 
 
-def kernels_on(device: Device) -> Callable[[Chain], ChainKernel]:
+def kernels_on(device: Device, supply: Supply | None = None) -> Callable[[Chain], ChainKernel]:
     """Make kernels on a device; chains that differ in names and sample shape alone share one."""
     shared: dict[Chain, ChainKernel] = {}
 
     def kernel_of(chain: Chain) -> ChainKernel:
         key = replace(launchable(chain), sample_shape=())
-        return shared.setdefault(key, ChainKernel(key, device))
+        return shared.setdefault(key, ChainKernel(key, device, supply=supply))
 
     return kernel_of
 
 
-def _with_copies(device: Device) -> Callable[[Chain], Call]:
+def _with_copies(device: Device, supply: Supply) -> Callable[[Chain], Call]:
     """Execute chains on a device with copies to and from it."""
-    make = kernels_on(device)
+    make = kernels_on(device, supply)
 
     def call_of(chain: Chain) -> Call:
         kernel = make(chain)

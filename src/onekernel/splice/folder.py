@@ -80,16 +80,23 @@ def check_writable(folder: Path) -> None:
         raise _unwritable(folder, error.strerror or str(error)) from error
 
 
-def load(folder: str | Path, *, device: Device | str | None = None, engine: Engine | None = None) -> FusedModel:
+def load(
+    folder: str | Path,
+    *,
+    device: Device | str | None = None,
+    engine: Engine | None = None,
+    compile: str | None = None,
+) -> FusedModel:
     """Read what `save` wrote and make it callable on a device (None: the GPU when there is one).
 
     Stored cubins are used where they were built for this device by this compiler; other kernels are compiled
-    at their first call. `engine` overrides how parts run. Raises InvalidInput when it is not such a folder.
+    at their first call, or as `compile` says: "block", "background" or "never" (jit.policy; None: the setting
+    ONEKERNEL_COMPILE). `engine` overrides how parts run. Raises InvalidInput when it is not such a folder.
     """
     folder = Path(folder)
     manifest = _read_manifest(folder)
     if engine is None:
-        engine = engine_for(get(device) if device is None or isinstance(device, str) else device)
+        engine = engine_for(get(device) if device is None or isinstance(device, str) else device, compile)
     kernels.adopt(folder / "kernels")
     try:
         return _assembled(folder, manifest, engine)
@@ -119,6 +126,9 @@ def _write(model: FusedModel, folder: Path) -> None:
         step: dict[str, Any] = {"inputs": part.inputs, "outputs": part.outputs}
         if part.segment is None:
             steps.append({**step, "chain": part.chain})
+            if part.unfused is not None:
+                steps[-1]["unfused"] = f"segments/{number:02d}.unfused.onnx"
+                (folder / steps[-1]["unfused"]).write_bytes(part.unfused)
             continue
         name = f"segments/{number:02d}.onnx"
         (folder / name).write_bytes(part.segment)
@@ -179,7 +189,8 @@ def _part(folder: Path, item: Mapping[str, Any]) -> Part:
     inputs, outputs = tuple(item["inputs"]), tuple(item["outputs"])
     if "segment" in item:
         return Part(inputs, outputs, segment=(folder / item["segment"]).read_bytes())
-    return Part(inputs, outputs, chain=item["chain"])
+    before = (folder / item["unfused"]).read_bytes() if "unfused" in item else None
+    return Part(inputs, outputs, chain=item["chain"], unfused=before)
 
 
 def _specs(items: Sequence[Mapping[str, Any]]) -> tuple[Spec, ...]:

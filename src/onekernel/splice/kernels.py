@@ -31,6 +31,6 @@ def adopt(folder: Path) -> int:
             entry = cache.read(path)
         except cache.Damaged:
             continue  # it is compiled again
-        jit.adopt(entry.label.key, entry.binary)
+        jit.adopt(entry)
         adopted += 1
     return adopted

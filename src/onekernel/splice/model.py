@@ -7,13 +7,15 @@ the steps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onekernel.errors import InvalidInput
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import Build
+from onekernel.jit.warmup import Progress, warm_up
 from onekernel.splice.engine import Engine
 from onekernel.splice.loop import Loop, Watch
 from onekernel.splice.signature import Array, Inputs, Spec, bind
@@ -36,6 +38,7 @@ class Part:
     outputs: tuple[str, ...]
     segment: bytes | None = None  # a serialized ONNX model
     chain: int | None = None
+    unfused: bytes | None = None  # what the chain was, for when its kernel is not there
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class FusedModel:
     engine: Engine
     original: Any = None  # the ONNX model it was made from; None after load
     builds: tuple[Build, ...] = ()  # compiled kernels to save with it
+    counts: Counter[str] = field(default_factory=Counter)  # chain runs so far: "fused" and "unfused"
     record: Mapping[str, Any] = field(default_factory=dict)  # what was found out about it, as JSON
 
     def __call__(self, inputs: Inputs, *, watch: Watch | None = None) -> dict[str, Array]:
@@ -63,6 +67,27 @@ class FusedModel:
         values = dict(zip(given, self.engine.upload(list(given.values())), strict=True))
         results = self.loop.run({**self.fixed, **values}, watch)
         return dict(zip(results, self.engine.download(list(results.values())), strict=True))
+
+    def warm_up(self, calls: Sequence[Inputs], *, progress: Progress | None = None) -> None:
+        """Build and load the kernels that these calls need, in worker processes, so that they wait for nothing later.
+
+        The calls run once on the way, unfused. `progress(done, total)` is told of every kernel. Raises what building
+        and loading raise, and InvalidInput for a model that was saved without its unfused operators.
+        """
+        supply = self.engine.supply
+        if supply is None or any(part.chain is not None and part.unfused is None for part in self.parts):
+            raise InvalidInput(
+                expected="a model that can run unfused, on a device",
+                got="one without the operators that its kernels replace",
+                todo="optimize and save it again, or warm it up by calling it",
+            )
+        with supply.asking() as wanted:
+            for inputs in calls:
+                self(inputs)
+        device = supply.device
+        warm_up(wanted, emulate=device.emulated, sanitize=device.sanitize, progress=progress)
+        for request in dict.fromkeys(wanted):
+            supply.load(request)
 
     @property
     def stats(self) -> Stats:

@@ -6,16 +6,18 @@ nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from onekernel.errors import InvalidInput, InvalidOperand
+from onekernel.errors import InvalidInput, InvalidOperand, NotReady
 from onekernel.fusion.chain import Chain
 from onekernel.splice import segments
 from onekernel.splice.engine import Engine
 from onekernel.splice.loop import Call, Step, make_loop
 from onekernel.splice.model import FusedModel, Part
-from onekernel.splice.plan import Segment, cut
+from onekernel.splice.plan import Launch, Segment, cut, unfused
 from onekernel.splice.signature import Array, Spec, inputs_of, outputs_of
 
 Shape = tuple[int, ...]
@@ -32,10 +34,11 @@ def splice(
     read = {operand.name for chain in chains for operand in chain.operands}
     known = {name: array for name, array in (constants or {}).items() if name in read}
     steps = cut(model, chains, known)
-    pieces = [step for step in steps if isinstance(step, Segment)]
+    originals = [unfused(model, chain) for chain in chains]
+    pieces = [step for step in (*steps, *originals) if isinstance(step, Segment)]
     types = segments.value_types(model, (name for piece in pieces for name in (*piece.inputs, *piece.outputs)))
     return assemble(
-        [_part(model, step, types) for step in steps],
+        [_part(model, step, types, originals) for step in steps],
         chains,
         engine,
         signature=(inputs_of(model), outputs_of(model)),
@@ -44,10 +47,12 @@ def splice(
     )
 
 
-def _part(model: Any, step: Any, types: Mapping[str, Any]) -> Part:
-    if not isinstance(step, Segment):
-        return Part(step.inputs, step.outputs, chain=step.chain)
-    return Part(step.inputs, step.outputs, segments.build(model, step, types).SerializeToString())
+def _part(model: Any, step: Segment | Launch, types: Mapping[str, Any], originals: Sequence[Segment | None]) -> Part:
+    if isinstance(step, Segment):
+        return Part(step.inputs, step.outputs, segments.build(model, step, types).SerializeToString())
+    original = originals[step.chain]
+    before = None if original is None else segments.build(model, original, types).SerializeToString()
+    return Part(step.inputs, step.outputs, chain=step.chain, unfused=before)
 
 
 def assemble(
@@ -60,7 +65,8 @@ def assemble(
     original: Any = None,
 ) -> FusedModel:
     """Turn parts into the steps of a loop: what `splice` cut, or what a folder holds."""
-    steps = [Step(_call(part, chains, engine), part.inputs, part.outputs, part.chain) for part in parts]
+    counts = Counter[str]()
+    steps = [Step(_call(part, chains, engine, counts), part.inputs, part.outputs, part.chain) for part in parts]
     inputs, outputs = signature
     return FusedModel(
         inputs=inputs,
@@ -72,14 +78,37 @@ def assemble(
         fixed=dict(zip(constants, engine.upload(list(constants.values())), strict=True)),
         engine=engine,
         original=original,
+        counts=counts,
     )
 
 
-def _call(part: Part, chains: Sequence[Chain], engine: Engine) -> Any:
+def _call(part: Part, chains: Sequence[Chain], engine: Engine, counts: Counter[str]) -> Any:
     if part.chain is not None:
-        return _checked(engine.kernel(chains[part.chain]), chains[part.chain])
+        return _either(_checked(engine.kernel(chains[part.chain]), chains[part.chain]), part, engine, counts)
     assert part.segment is not None
     return engine.session(part.segment, part.inputs, part.outputs)
+
+
+def _either(fused: Call, part: Part, engine: Engine, counts: Counter[str]) -> Call:
+    """Run a chain's kernel where there is one, else the operators that it stands for."""
+
+    @cache
+    def original() -> Call:  # most calls never need it
+        assert part.unfused is not None
+        return engine.session(part.unfused, tuple(dict.fromkeys(part.inputs)), part.outputs)
+
+    def call(values: Sequence[Any]) -> Sequence[Any]:
+        try:
+            results = fused(values)
+            counts["fused"] += 1
+        except NotReady:
+            if part.unfused is None:
+                raise
+            results = original()(list(dict(zip(part.inputs, values, strict=True)).values()))
+            counts["unfused"] += 1
+        return results
+
+    return call
 
 
 def _checked(kernel: Call, chain: Chain) -> Call:

@@ -16,6 +16,7 @@ from onekernel.device.cuda.driver import call, driver
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
 from onekernel.graph.onnx_trace import dtype_name
+from onekernel.jit import Supply
 from onekernel.splice.engine import kernels_on
 from onekernel.splice.loop import Call
 from onekernel.splice.signature import Array
@@ -39,6 +40,7 @@ class CudaEngine:
     make: Callable[[Chain], ChainKernel]
     name: str = "onnxruntime cuda"
     resident: bool = True
+    supply: Supply | None = None
 
     def session(self, model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Call:
         """Load a segment; its outputs are allocated on the GPU by ONNX Runtime, whatever their shape."""
@@ -99,9 +101,9 @@ class CudaEngine:
         return Buffer(where, read=lambda _: value.numpy())
 
 
-def cuda_engine(device: Any) -> CudaEngine:
+def cuda_engine(device: Any, supply: Supply) -> CudaEngine:
     """Make an engine with a stream of its own on a GPU."""
     nonblocking = driver().CUstream_flags.CU_STREAM_NON_BLOCKING.value
     with device.current():
         stream = int(call(driver().cuStreamCreate, nonblocking))
-    return CudaEngine(device, stream, kernels_on(device))
+    return CudaEngine(device, stream, kernels_on(device, supply), supply=supply)

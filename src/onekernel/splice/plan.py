@@ -78,6 +78,27 @@ def cut(model: Any, chains: Sequence[Chain], constants: Collection[str] = ()) ->
     return tuple(steps)
 
 
+def unfused(model: Any, chain: Chain) -> Segment | None:
+    """Gather the nodes that compute a chain's results from its operands: what the fused kernel stands for.
+
+    None when they also depend on an input of the model that is no operand.
+    """
+    writers = {name: index for index, node in enumerate(model.graph.node) for name in node.output}
+    operands = tuple(operand.name for operand in chain.operands)
+    results = tuple(result.name for result in chain.results)
+    given = {*operands, *(item.name for item in model.graph.initializer)}
+    nodes, pending = set[int](), list(results)
+    while pending:
+        name = pending.pop()
+        if name in given or writers.get(name) in nodes:
+            continue
+        if name not in writers:
+            return None
+        nodes.add(writers[name])
+        pending += reads(model.graph.node[writers[name]])
+    return Segment(0, tuple(sorted(nodes)), tuple(dict.fromkeys(operands)), results)
+
+
 def reads(node: Any) -> tuple[str, ...]:
     """List what a node reads: its inputs, and the names that its bodies (If, Loop, Scan) capture."""
     return tuple(dict.fromkeys((*(name for name in node.input if name), *captured(node))))

@@ -80,7 +80,8 @@ def build(model: Any, segment: Segment, types: Mapping[str, Any]) -> Any:
     nodes = [model.graph.node[index] for index in segment.nodes]
     used = {name for node in nodes for name in reads(node)} | set(segment.outputs)
     graph = GraphProto(name=f"segment_{segment.stage:03d}", node=nodes)
-    graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
+    wanted = used - set(segment.inputs)
+    graph.initializer.extend(item for item in model.graph.initializer if item.name in wanted)
     for names, infos in ((segment.inputs, graph.input), (segment.outputs, graph.output)):
         for name in names:
             info = infos.add(name=name)

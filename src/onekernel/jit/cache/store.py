@@ -31,6 +31,10 @@ class KernelCache:
         found = self._memory.get(label.key)
         return found or self._flights.run(label.key, lambda: self._obtain(label, text, build))
 
+    def find(self, label: Label) -> Binary | None:
+        """Return the binary of a key if it is in memory or on disk."""
+        return self._memory.get(label.key) or self._read(label)
+
     def adopt(self, key: str, binary: Binary) -> None:
         """Take a binary that was built elsewhere under the same key; memory only."""
         self._memory.setdefault(key, binary)
