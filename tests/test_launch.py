@@ -19,8 +19,8 @@ from onekernel.device import get, gpu_count
 from onekernel.device.cuda.driver import call, driver
 from onekernel.device.cuda.graph import CudaGraph
 from onekernel.device.cuda.kernel_graph import KernelGraph
-from onekernel.errors import InvalidInput, InvalidOperand
-from onekernel.jit import Kernel, KernelRequest, Parameter, kernel
+from onekernel.errors import InvalidInput, InvalidOperand, NotReady
+from onekernel.jit import Kernel, KernelRequest, Parameter, Supply, kernel
 
 pytestmark = pytest.mark.gpu
 
@@ -189,6 +189,45 @@ def test_a_device_knows_what_is_being_captured(stream: int) -> None:
     seen = []
     CudaGraph(place, lambda where: seen.append(place.capturing(where))).close()
     assert seen == [True]
+
+
+def test_a_kernel_that_is_missing_in_a_capture_is_named(add: Kernel) -> None:
+    """It is refused before the driver is asked, so that the capture goes on."""
+    x, y = numbers(1.0, 0.0)
+    add.launch(x, y, 0.0, COUNT, grid=GRID)
+    supply, missing = Supply(get("cuda"), "block"), request(constants=(("only_here", 1),))
+    refusals = []
+
+    def work(where: int) -> None:
+        try:
+            supply.get(missing, where)
+        except NotReady as refusal:
+            refusals.append(refusal)
+        add.launch(x, y, 2.0, COUNT, grid=GRID, stream=where)
+
+    graph = CudaGraph(get("cuda"), work)  # type: ignore[arg-type]
+    graph.replay()
+    get("cuda").synchronize()
+    assert_all(y, 3.0)
+    graph.close()
+    assert refusals[0].key[:16] in str(refusals[0])
+    assert "call warm_up" in str(refusals[0])
+    assert supply.get(missing).request == missing
+
+
+def test_a_background_build_does_not_spoil_a_capture(add: Kernel) -> None:
+    """Another thread loads a kernel while this one captures in the mode that sees all threads."""
+    cuda: Any = driver()
+    x, y = numbers(1.0, 0.0)
+    supply, wanted = Supply(get("cuda"), "background"), request(constants=(("only_there", 1),))
+    with new_stream() as where:
+        call(cuda.cuStreamBeginCapture, where, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+        with pytest.raises(NotReady):
+            supply.get(wanted)
+        supply.wait()
+        add.launch(x, y, 1.0, COUNT, grid=GRID, stream=where)
+        call(cuda.cuGraphDestroy, call(cuda.cuStreamEndCapture, where))
+    assert supply.get(wanted).request == wanted
 
 
 def test_nodes_run_in_order_and_can_be_updated(add: Kernel, stream: int) -> None:
