@@ -23,11 +23,11 @@ def run() -> dict[str, Any]:
     for tool in SANITIZERS:
         prefix = ["compute-sanitizer", "--tool", tool]
         text = _output(["tests/sanitize.py"], prefix)
-        found = _number(r"SUMMARY: (\d+)", text, missing=-1)
+        found = _number(r"SUMMARY: (\d+)", text, missing=1)
         cases = _number(r"(\d+) cases, 0 wrong", text)
         text = _output(["-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "tests/test_primitives_gpu.py"], prefix)
         primitives = 0 if _number(r"(\d+) failed", text) else _number(r"(\d+) passed", text)
-        found += _number(r"SUMMARY: (\d+)", text, missing=-1)
+        found += _number(r"SUMMARY: (\d+)", text, missing=1)
         record[tool] = {"cases": cases, "primitives": primitives, "findings": found}
     record["clean"] = (
         bool(passed)
