@@ -215,16 +215,17 @@ def test_a_kernel_that_is_missing_in_a_capture_is_named(add: Kernel) -> None:
     assert supply.get(missing).request == missing
 
 
-def test_a_background_build_does_not_spoil_a_capture(add: Kernel) -> None:
-    """Another thread loads a kernel while this one captures in the mode that sees all threads."""
+def test_a_background_build_and_a_free_do_not_spoil_a_capture(add: Kernel) -> None:
+    """Another thread loads a kernel, and memory is freed, while this one captures in the mode that sees all threads."""
     cuda: Any = driver()
-    x, y = numbers(1.0, 0.0)
+    x, y, garbage = numbers(1.0, 0.0, 0.0)
     supply, wanted = Supply(get("cuda"), "background"), request(constants=(("only_there", 1),))
     with new_stream() as where:
         call(cuda.cuStreamBeginCapture, where, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
         with pytest.raises(NotReady):
             supply.get(wanted)
         supply.wait()
+        del garbage  # its memory is freed now
         add.launch(x, y, 1.0, COUNT, grid=GRID, stream=where)
         call(cuda.cuGraphDestroy, call(cuda.cuStreamEndCapture, where))
     assert supply.get(wanted).request == wanted
