@@ -164,8 +164,8 @@ class GpuDevice:
 
 
 def _free(cuda: Any, context: Any, address: int) -> None:
-    # At interpreter exit the driver may already be gone: then there is nothing left to free. Garbage is collected at any
-    # moment, also while a stream is being captured, which a free would spoil in any but the relaxed mode.
+    # At interpreter exit the driver may already be gone: then there is nothing left to free. Garbage is collected at
+    # any moment, also while a stream is being captured, which a free would spoil in any but the relaxed mode.
     if cuda.cuCtxPushCurrent(context)[0] == cuda.CUresult.CUDA_SUCCESS:
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         _, before = cuda.cuThreadExchangeStreamCaptureMode(mode)
