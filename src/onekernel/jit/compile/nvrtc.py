@@ -5,7 +5,6 @@ For an architecture newer than this NVRTC the result is PTX instead; see target.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from onekernel.device.cuda import driver
 from onekernel.errors import DeviceError, InvalidInput
 from onekernel.jit.compile.binary import Binary, parse_resources
+from onekernel.jit.compile.build_id import build_id
 from onekernel.jit.compile.errors import explain
 from onekernel.jit.compile.target import Target, Version, target_for
 from onekernel.jit.headers import closure
@@ -62,15 +62,12 @@ def version() -> Version:
 
 @cache
 def build() -> str:
-    """Identify the build, of which there are several to a version: a hash over size and head of the library's file.
-
-    The head holds the linker's build identifier, which differs from build to build.
-    """
+    """Identify the build, of which there are several to a version: by its linker's identifier, else size and time."""
     path = library()
     if path is None:
         return "unknown"
-    with path.open("rb") as file:
-        return hashlib.sha256(str(path.stat().st_size).encode() + file.read(4096)).hexdigest()[:12]
+    info = path.stat()
+    return (build_id(path) or f"{info.st_size:x}-{info.st_mtime_ns:x}")[:32]
 
 
 @cache
