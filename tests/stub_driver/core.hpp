@@ -20,7 +20,7 @@ namespace stub {
 // lookup is a range check: no lock, and no read of memory that a wrong handle names.
 template <class T>
 class Pool {
- public:
+public:
   template <class... Arguments>
   T* make(Arguments&&... arguments) {
     const std::size_t index = used_.fetch_add(1);
@@ -48,7 +48,7 @@ class Pool {
       if (live()[index].load()) visit(slots()[index]);
   }
 
- private:
+private:
   static constexpr std::size_t kSlots = 1 << 20;
   static void* reserve(std::size_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

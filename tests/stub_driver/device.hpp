@@ -28,8 +28,8 @@ struct Device {
   Part part{};
   int multiprocessors = 0;
   std::string name;
-  std::uintptr_t base = 0, next = 0;              // its addresses, and the first that was never given out
-  std::map<std::uintptr_t, std::size_t> memory;   // live allocations: address -> bytes
+  std::uintptr_t base = 0, next = 0;             // its addresses, and the first that was never given out
+  std::map<std::uintptr_t, std::size_t> memory;  // live allocations: address -> bytes
   std::size_t used = 0;
   Context* primary = nullptr;
   int retained = 0;
@@ -37,8 +37,8 @@ struct Device {
 
 struct Context {
   Device* device;
-  Stream* legacy = nullptr;
-  Result lost = CUDA_SUCCESS;            // a kernel's fault: every later call in this context answers it
+  std::atomic<Stream*> legacy{nullptr};
+  Result lost = CUDA_SUCCESS;             // a kernel's fault: every later call in this context answers it
   std::atomic<int> blocking_captures{0};  // of streams that the legacy stream waits for
 };
 
@@ -49,7 +49,7 @@ inline thread_local std::vector<Context*> current_stack;
 inline Context* current() { return current_stack.empty() ? nullptr : current_stack.back(); }
 inline Device* device_at(int ordinal) {
   return ordinal >= 0 && ordinal < static_cast<int>(devices.size()) ? &devices[static_cast<std::size_t>(ordinal)]
-                                                                      : nullptr;
+                                                                    : nullptr;
 }
 
 inline Part part_of(int arch) {
@@ -119,26 +119,52 @@ inline Result cuDeviceTotalMem(std::size_t* bytes, int device) {
 inline int attribute(const Device& device, int kind) {
   const Part& part = device.part;
   switch (kind) {
-    case 1: case 2: case 3: return 1024;  // threads per block, block x, y
-    case 4: return 64;                    // block z
-    case 5: return 0x7fffffff;            // grid x
-    case 6: case 7: return 65535;         // grid y, z
-    case 8: return kSharedDefault;        // shared memory per block
-    case 10: return 32;                   // warp size
-    case 12: case 82: return 65536;       // registers per block, per multiprocessor
-    case 16: return device.multiprocessors;
-    case 31: case 41: case 95: return 1;  // concurrent kernels, unified addressing, cooperative launch
-    case 33: return device.ordinal + 1;   // PCI bus
-    case 38: return 50 << 20;             // L2 bytes
-    case 39: return part.threads;         // threads per multiprocessor
-    case 75: return part.arch / 10;
-    case 76: return part.arch % 10;
-    case 81: return part.shared_optin + (part.arch >= 80 ? kSharedReserve : 0);  // shared memory per multiprocessor
-    case 97: return part.shared_optin;
-    case 106: return part.blocks;         // blocks per multiprocessor
-    case 111: return part.arch >= 80 ? kSharedReserve : 0;
-    case 120: return part.arch >= 90;     // cluster launch
-    default: return 0;
+    case 1:
+    case 2:
+    case 3:
+      return 1024;  // threads per block, block x, y
+    case 4:
+      return 64;  // block z
+    case 5:
+      return 0x7fffffff;  // grid x
+    case 6:
+    case 7:
+      return 65535;  // grid y, z
+    case 8:
+      return kSharedDefault;  // shared memory per block
+    case 10:
+      return 32;  // warp size
+    case 12:
+    case 82:
+      return 65536;  // registers per block, per multiprocessor
+    case 16:
+      return device.multiprocessors;
+    case 31:
+    case 41:
+    case 95:
+      return 1;  // concurrent kernels, unified addressing, cooperative launch
+    case 33:
+      return device.ordinal + 1;  // PCI bus
+    case 38:
+      return 50 << 20;  // L2 bytes
+    case 39:
+      return part.threads;  // threads per multiprocessor
+    case 75:
+      return part.arch / 10;
+    case 76:
+      return part.arch % 10;
+    case 81:
+      return part.shared_optin + (part.arch >= 80 ? kSharedReserve : 0);  // shared memory per multiprocessor
+    case 97:
+      return part.shared_optin;
+    case 106:
+      return part.blocks;  // blocks per multiprocessor
+    case 111:
+      return part.arch >= 80 ? kSharedReserve : 0;
+    case 120:
+      return part.arch >= 90;  // cluster launch
+    default:
+      return 0;
   }
 }
 

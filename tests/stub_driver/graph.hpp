@@ -60,7 +60,8 @@ inline Result cuStreamBeginCapture(Stream* stream, Mode mode) {
   if (stream->status != kNone) return CUDA_ERROR_ILLEGAL_STATE;
   stream->status = kActive, stream->mode = mode, stream->thread = std::this_thread::get_id();
   stream->graph = graphs.make();
-  if ((stream->flags & 1) == 0) ++stream->context->blocking_captures;
+  ++captures;
+  if (blocking(*stream)) ++stream->context->blocking_captures;
   return CUDA_SUCCESS;
 }
 
@@ -68,12 +69,12 @@ inline Result cuStreamEndCapture(Stream* stream, Graph** graph) {
   const Hold hold(structure);
   if (streams.find(stream) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->status == kNone) return CUDA_ERROR_ILLEGAL_STATE;
-  if (stream->mode != kRelaxed && stream->thread != std::this_thread::get_id())
-    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  const bool stranger = stream->mode != kRelaxed && stream->thread != std::this_thread::get_id();
   const bool spoiled = stream->status == kInvalidated;
-  stream->status = kNone;
-  if ((stream->flags & 1) == 0) --stream->context->blocking_captures;
-  if (spoiled) return *graph = nullptr, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  end_capture(*stream);
+  *graph = nullptr;
+  if (stranger) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  if (spoiled) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   return *graph = stream->graph, CUDA_SUCCESS;
 }
 
@@ -119,6 +120,8 @@ inline Result cuGraphAddDependencies(Graph* graph, Node* const* from, Node* cons
   for (std::size_t i = 0; i < count_; ++i) {
     if (nodes.find(from[i]) == nullptr || nodes.find(to[i]) == nullptr || from[i] == to[i])
       return CUDA_ERROR_INVALID_VALUE;
+    const auto& known = to[i]->after;
+    if (std::find(known.begin(), known.end(), from[i]) != known.end()) return CUDA_ERROR_INVALID_VALUE;
     if (edges != nullptr && (edges[i].type > 1 || (edges[i].type == 1 && edges[i].from_port == 0)))
       return CUDA_ERROR_INVALID_VALUE;
     to[i]->after.push_back(from[i]);
@@ -132,8 +135,11 @@ inline Result cuGraphKernelNodeSetAttribute(Node* node, int kind, const unsigned
 }
 
 inline Result set(Node& node, const NodeParameters& asked) {
-  if (kernel_in(asked) != node.kernel) return CUDA_ERROR_INVALID_VALUE;
-  node.shape = shape_in(asked, node.shape);
+  Kernel* kernel = kernel_in(asked);
+  if (kernel == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Shape shape = shape_in(asked, node.shape);
+  if (const Result refused = check_shape(*current()->device, *kernel, shape); refused != CUDA_SUCCESS) return refused;
+  node.kernel = kernel, node.shape = shape;
   return node.values = copy_values(*node.kernel, asked.arguments), CUDA_SUCCESS;
 }
 
@@ -146,10 +152,12 @@ inline Result cuGraphKernelNodeSetParams(Node* node, const NodeParameters* asked
 inline Result cuGraphInstantiate(Executable** made, Graph* graph, unsigned long long) {
   const Hold hold(structure);
   STUB_NEEDS_CONTEXT;
+  STUB_UNSAFE;
   if (graphs.find(graph) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Executable executable{{}, current()};
   const auto done = [&](Node* node) {
-    return std::any_of(executable.nodes.begin(), executable.nodes.end(), [&](auto& item) { return item.first == node; });
+    return std::any_of(executable.nodes.begin(), executable.nodes.end(),
+                       [&](auto& item) { return item.first == node; });
   };
   for (std::size_t before = 0; executable.nodes.size() < graph->nodes.size(); before = executable.nodes.size()) {
     for (Node* node : graph->nodes)
@@ -162,6 +170,7 @@ inline Result cuGraphInstantiate(Executable** made, Graph* graph, unsigned long 
 
 inline Result cuGraphExecKernelNodeSetParams(Executable* executable, Node* node, const NodeParameters* asked) {
   const Hold hold(structure);
+  STUB_NEEDS_CONTEXT;
   if (executables.find(executable) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (auto& [original, copy] : executable->nodes)
     if (original == node) return set(copy, *asked);

@@ -33,15 +33,33 @@ inline Result check_shape(const Device& device, const Kernel& kernel, const Shap
       gz > 65535 || gx > 0x7fffffff || x > 1024 || y > 1024)
     return CUDA_ERROR_INVALID_VALUE;
   if (shape.shared > std::max(kernel.shared, kSharedDefault)) return CUDA_ERROR_INVALID_VALUE;
-  if (shape.cluster > 1 && (device.part.arch < 90 || gx % shape.cluster != 0 || shape.cluster > 16))
+  if (shape.cluster != 1 && (device.part.arch < 90 || shape.cluster - 1 >= 8 || gx % shape.cluster != 0))
     return CUDA_ERROR_INVALID_CLUSTER_SIZE;
   const auto most = static_cast<std::uint64_t>(resident_blocks(device, shape)) * device.multiprocessors;
   return shape.cooperative && shape.grid.count() > most ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
+// Say whether an argument is an address of memory that was freed, or that another GPU has.
+inline bool names_lost_memory(const Context& context, const Kernel& kernel, void** arguments) {
+  for (unsigned i = 0; kernel.sizes[i] != 0; ++i) {
+    std::uintptr_t value = 0;
+    if (kernel.sizes[i] != sizeof(value)) continue;
+    std::memcpy(&value, arguments[i], sizeof(value));
+    for (const Device& device : devices)
+      if (value >= device.base && value < device.base + kDeviceBytes && holder(value, 0) != context.device) return true;
+  }
+  return false;
+}
+
+// A fault is told by the next call that waits, as on a GPU.
 inline void run(Context* context, const Kernel& kernel, const Shape& shape, void** arguments) {
   if (kernel.run == nullptr) return;
   const Hold hold(structure);  // the machine runs one launch at a time
+  if (names_lost_memory(*context, kernel, arguments)) {
+    std::fprintf(stderr, "stub driver: %s: an argument is freed memory, or another GPU's\n", kernel.name.c_str());
+    context->lost = CUDA_ERROR_ILLEGAL_ADDRESS;
+    return;
+  }
   using Emulate = const char* (*)(const machine::Launch*);
   static const auto emulate = reinterpret_cast<Emulate>(dlsym(RTLD_DEFAULT, "onekernel_emulate"));
   if (emulate == nullptr) std::fputs("stub driver: no emulated machine in this process\n", stderr), std::abort();
@@ -58,7 +76,7 @@ inline void run(Context* context, const Kernel& kernel, const Shape& shape, void
   launch.shared_limit = static_cast<unsigned>(context->device->part.shared_optin);
   if (const char* fault = emulate(&launch)) {
     std::fprintf(stderr, "stub driver: %s\n", fault);
-    context->lost = CUDA_ERROR_LAUNCH_FAILED;  // told by the next call that waits, as on a GPU
+    context->lost = CUDA_ERROR_LAUNCH_FAILED;
   }
 }
 
@@ -103,10 +121,14 @@ struct Config {
 
 inline Result apply(Shape& shape, int kind, const unsigned* value) {
   switch (kind) {
-    case 2: return shape.cooperative = *value != 0, CUDA_SUCCESS;
-    case 4: return shape.cluster = value[0] * value[1] * value[2], CUDA_SUCCESS;
-    case 6: return shape.overlap = *value != 0, CUDA_SUCCESS;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    case 2:
+      return shape.cooperative = *value != 0, CUDA_SUCCESS;
+    case 4:
+      return shape.cluster = value[0] * value[1] * value[2], CUDA_SUCCESS;
+    case 6:
+      return shape.overlap = *value != 0, CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 

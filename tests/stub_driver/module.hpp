@@ -10,9 +10,9 @@
 namespace stub {
 
 struct Library {
-  void* shared = nullptr;   // of an emulated kernel
-  std::string unusable_for;  // PTX is looked at when a kernel is asked for
-  Result refusal = CUDA_SUCCESS;
+  void* shared = nullptr;         // of an emulated kernel
+  std::string kernels;            // a text that has the names of the others
+  Result refusal = CUDA_SUCCESS;  // what asking for a kernel answers: a load is never refused
 };
 
 struct Kernel {
@@ -52,7 +52,7 @@ inline Result check_ptx(const std::string& text, int arch) {
   int driver = 0;
   cuDriverGetVersion(&driver);
   if (number_after(text, ".version ") > newest_ptx(driver)) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-  return number_after(text, ".target sm_") > arch ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_SUCCESS;
+  return number_after(text, ".target sm_") > arch ? CUDA_ERROR_INVALID_PTX : CUDA_SUCCESS;
 }
 
 // A cubin runs on its own architecture and on later ones of the same major number.
@@ -60,6 +60,12 @@ inline Result check_cubin(const Elf64_Ehdr& header, int arch) {
   const int abi = header.e_ident[EI_ABIVERSION];
   const int built = static_cast<int>(abi >= 8 ? header.e_flags >> 8 & 0xffff : header.e_flags & 0xff);
   return built / 10 == arch / 10 && built <= arch ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
+inline std::string section_names(const unsigned char* image, const Elf64_Ehdr& header) {
+  Elf64_Shdr names;
+  std::memcpy(&names, image + header.e_shoff + std::size_t{header.e_shstrndx} * header.e_shentsize, sizeof(names));
+  return {reinterpret_cast<const char*>(image + names.sh_offset), names.sh_size};
 }
 
 inline void* open_shared(const unsigned char* image, const Elf64_Ehdr& header) {
@@ -71,36 +77,51 @@ inline void* open_shared(const unsigned char* image, const Elf64_Ehdr& header) {
   return shared;  // the file stays open: its name is the library's identity
 }
 
+inline Library read_binary(const unsigned char* image) {
+  const int arch = devices.front().part.arch;
+  Library made;
+  Elf64_Ehdr header;
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0) {
+    made.kernels = reinterpret_cast<const char*>(image);
+    const bool ptx = made.kernels.find(".version") != std::string::npos;
+    made.refusal = ptx ? check_ptx(made.kernels, arch) : CUDA_ERROR_INVALID_IMAGE;
+  } else if (std::memcpy(&header, image, sizeof(header)); header.e_machine == 190) {  // EM_CUDA
+    made.kernels = section_names(image, header);
+    made.refusal = check_cubin(header, arch);
+  } else if ((made.shared = open_shared(image, header)) == nullptr) {
+    made.refusal = CUDA_ERROR_INVALID_IMAGE;
+  }
+  return made;
+}
+
+// Loading is allowed while a stream is captured; unloading is not.
 inline Result cuLibraryLoadData(Library** library, const unsigned char* image, void*, void*, unsigned, void*, void*,
                                 unsigned) {
   const Hold hold(structure);
-  STUB_UNSAFE;
   count(loads);
-  Elf64_Ehdr header;
-  std::memcpy(&header, image, sizeof(header));
-  Library made;
-  const int arch = devices.front().part.arch;
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    const std::string text(reinterpret_cast<const char*>(image));
-    if (text.find(".version") == std::string::npos) return CUDA_ERROR_INVALID_IMAGE;
-    made.refusal = check_ptx(text, arch);  // reported when a kernel is asked for, as the driver does
-  } else if (header.e_machine == 190) {    // EM_CUDA
-    if (const Result refused = check_cubin(header, arch); refused != CUDA_SUCCESS) return refused;
-  } else if ((made.shared = open_shared(image, header)) == nullptr) {
-    return CUDA_ERROR_INVALID_IMAGE;
-  }
-  return *library = libraries.make(made), CUDA_SUCCESS;
+  return *library = libraries.make(read_binary(image)), CUDA_SUCCESS;
 }
 
 inline Result cuLibraryUnload(Library* library) {
   const Hold hold(structure);
+  STUB_UNSAFE;
   if (libraries.find(library) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  functions.each([&](Function& item) {
+    if (item.kernel->library == library) functions.drop(&item);
+  });
+  kernels.each([&](Kernel& item) {
+    if (item.library == library) kernels.drop(&item);
+  });
   return libraries.drop(library), CUDA_SUCCESS;
+}
+
+inline bool has_kernel(const Library& library, const std::string& name) {
+  const std::string section = ".text." + name + '\0', entry = ".entry " + name;  // in a cubin, in PTX
+  return library.kernels.find(section) != std::string::npos || library.kernels.find(entry) != std::string::npos;
 }
 
 inline Result cuLibraryGetKernel(Kernel** kernel, Library* library, const char* name) {
   const Hold hold(structure);
-  STUB_UNSAFE;
   if (libraries.find(library) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (library->refusal != CUDA_SUCCESS) return library->refusal;
   Kernel made{library, name};
@@ -110,6 +131,8 @@ inline Result cuLibraryGetKernel(Kernel** kernel, Library* library, const char* 
     const auto sizes = reinterpret_cast<const unsigned* (*)()>(dlsym(library->shared, (symbol + "_sizes").c_str()));
     if (made.run == nullptr || sizes == nullptr) return CUDA_ERROR_NOT_FOUND;
     made.sizes = sizes();
+  } else if (!has_kernel(*library, name)) {
+    return CUDA_ERROR_NOT_FOUND;
   }
   return *kernel = kernels.make(made), CUDA_SUCCESS;
 }
@@ -122,7 +145,6 @@ inline Result cuKernelGetFunction(Function** function, Kernel* kernel) {
 }
 
 inline Result cuFuncLoad(Function* function) {
-  STUB_UNSAFE;
   return functions.find(function) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 

@@ -25,26 +25,51 @@ struct Event {
 inline Pool<Stream> streams;
 inline Pool<Event> events;
 inline thread_local Mode thread_mode = kGlobal;
+inline std::atomic<int> captures{0};  // begun and not ended
+
+inline bool blocking(const Stream& stream) { return (stream.flags & 1) == 0; }
+
+// Spoil the captures that `met` chooses; say whether there were any.
+template <class Met>
+bool spoil(Met met) {
+  bool any = false;
+  if (captures == 0) return any;
+  const Hold hold(structure);
+  streams.each([&](Stream& stream) {
+    if (stream.status == kActive && met(stream)) stream.status = kInvalidated, any = true;
+  });
+  return any;
+}
+
+// The legacy stream waits for blocking streams: while one is captured it cannot be used, and the try spoils that.
+inline Result use_legacy(Context* context) {
+  if (context->blocking_captures == 0) return CUDA_SUCCESS;
+  spoil([&](const Stream& stream) { return stream.context == context && blocking(stream); });
+  return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+inline Stream* legacy_of(Context* context) {
+  if (context->legacy == nullptr) {
+    const Hold hold(structure);
+    if (context->legacy == nullptr) context->legacy = streams.make(context, 0u);
+  }
+  return context->legacy;
+}
 
 // The stream behind a handle, in *found; 0, 1 and 2 are the current context's own (the legacy one, here).
 inline Result stream_of(Stream* handle, Stream** found) {
   const auto number = reinterpret_cast<std::uintptr_t>(handle);
   if (number > 2) return (*found = streams.find(handle)) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
   if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (current()->blocking_captures > 0) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  if (current()->legacy == nullptr) current()->legacy = streams.make(current(), 0u);
-  return *found = current()->legacy, CUDA_SUCCESS;
+  return *found = legacy_of(current()), use_legacy(current());
 }
 
-// Refuse what no capture may meet (loads, allocations, waits), and spoil the captures that it met.
+// Refuse what a capture must not meet (allocations, waits), by the rules of cuThreadExchangeStreamCaptureMode.
 inline Result unsafe() {
-  bool met = false;
-  if (thread_mode != kRelaxed)
-    streams.each([&](Stream& stream) {
-      const bool mine = stream.thread == std::this_thread::get_id();
-      const bool sees = (stream.mode == kGlobal && thread_mode == kGlobal) || (mine && stream.mode != kRelaxed);
-      if (stream.status == kActive && sees) stream.status = kInvalidated, met = true;
-    });
+  const bool met = thread_mode != kRelaxed && spoil([](const Stream& stream) {
+                     const bool mine = stream.thread == std::this_thread::get_id();
+                     return (stream.mode == kGlobal && thread_mode == kGlobal) || (mine && stream.mode != kRelaxed);
+                   });
   return met ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
@@ -83,7 +108,8 @@ inline Result cuMemAlloc(std::uintptr_t* address, std::size_t bytes) {
 
 inline Result cuMemFree(std::uintptr_t address) {
   const Hold hold(structure);
-  STUB_NEEDS_CONTEXT;
+  STUB_UNSAFE;
+  if (address == 0) return CUDA_SUCCESS;
   Device* device = holder(address, 0);
   if (device == nullptr || device->memory.count(address) == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t pages = (device->memory[address] + 4095) / 4096 * 4096;
@@ -100,7 +126,7 @@ inline Result cuMemGetInfo(std::size_t* free_bytes, std::size_t* total) {
 inline Result copied(void* to, const void* from, std::size_t bytes, std::uintptr_t device_address) {
   const Hold hold(structure);
   STUB_NEEDS_CONTEXT;
-  if (current()->blocking_captures > 0) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  if (const Result refused = use_legacy(current()); refused != CUDA_SUCCESS) return refused;
   if (current()->lost != CUDA_SUCCESS) return current()->lost;
   if (holder(device_address, bytes) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return std::memcpy(to, from, bytes), CUDA_SUCCESS;
@@ -114,6 +140,12 @@ inline Result cuMemcpyDtoH(void* to, std::uintptr_t from, std::size_t bytes) {
 
 // ---- streams and events
 
+inline void end_capture(Stream& stream) {
+  stream.status = kNone;
+  --captures;
+  if (blocking(stream)) --stream.context->blocking_captures;
+}
+
 inline Result cuStreamCreate(Stream** stream, unsigned flags) {
   const Hold hold(structure);
   STUB_NEEDS_CONTEXT;
@@ -122,17 +154,20 @@ inline Result cuStreamCreate(Stream** stream, unsigned flags) {
 inline Result cuStreamDestroy(Stream* stream) {
   const Hold hold(structure);
   if (streams.find(stream) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->status != kNone) end_capture(*stream);
   return streams.drop(stream), CUDA_SUCCESS;
 }
 inline Result cuStreamSynchronize(Stream* handle) {
   Stream* stream;
   if (const Result refused = stream_of(handle, &stream); refused != CUDA_SUCCESS) return refused;
   if (stream->status != kNone) return stream->status = kInvalidated, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  STUB_UNSAFE;
   return stream->context->lost;
 }
 inline Result cuCtxSynchronize() {
   STUB_NEEDS_CONTEXT;
-  STUB_UNSAFE;
+  if (spoil([](const Stream& stream) { return stream.context == current(); }))  // whatever the modes
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return current()->lost;
 }
 inline Result cuEventCreate(Event** event, unsigned) {
@@ -146,6 +181,7 @@ inline Result cuEventRecord(Event* event, Stream* handle) {
   return stream_of(handle, &stream);
 }
 inline Result cuEventSynchronize(Event* event) {
+  STUB_UNSAFE;
   return events.find(event) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 inline Result cuEventElapsedTime(float* milliseconds, Event* first, Event* last) {
@@ -163,9 +199,12 @@ inline Result cuEventDestroy(Event* event) {
 inline Result cuThreadExchangeStreamCaptureMode(Mode* mode) { return std::swap(*mode, thread_mode), CUDA_SUCCESS; }
 
 inline Result cuStreamIsCapturing(Stream* handle, Status* status) {
-  Stream* stream;
-  if (const Result refused = stream_of(handle, &stream); refused != CUDA_SUCCESS) return refused;
-  return *status = stream->status, CUDA_SUCCESS;
+  if (reinterpret_cast<std::uintptr_t>(handle) <= 2) {  // a question spoils nothing
+    STUB_NEEDS_CONTEXT;
+    return *status = kNone, current()->blocking_captures > 0 ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+  }
+  if (streams.find(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return *status = handle->status, CUDA_SUCCESS;
 }
 
 }  // namespace stub
