@@ -136,7 +136,7 @@ def test_a_check_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
 
     from onekernel import doctor as function
 
-    monkeypatch.setitem(function.__globals__, "_LOOKS", (_broken,))
+    monkeypatch.setitem(function.__globals__, "_LOOKS", {"broken": _broken})
     health = onekernel.doctor()
     assert health.checks[0].name == "broken"
     assert "no such thing" in str(health)

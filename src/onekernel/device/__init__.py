@@ -68,5 +68,7 @@ def get(name: str | None = None) -> Device:
     if kind != "cuda" or not (ordinal or "0").isdecimal():
         raise InvalidInput(expected="cuda, cuda:N, emulated or auto", got=repr(name), todo="name one of them")
     if int(ordinal or 0) >= gpu_count():
-        raise InvalidInput(expected=f"one of {gpu_count()} GPUs", got=repr(name), todo="use emulated instead")
+        raise InvalidInput(
+            expected=f"one of {gpu_count()} GPUs", got=repr(name), todo="use emulated, or see: onekernel doctor"
+        )
     return _gpu(int(ordinal or 0))

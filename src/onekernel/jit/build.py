@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from onekernel import settings
@@ -43,6 +43,15 @@ def _provide_machine() -> None:
         machine.use(beside.get(label, machine.text(), emulated.compile_machine).data)
 
 
+def build_request(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary:
+    """Build a request now, whatever a cache holds. Raises CompileError or InvalidInput."""
+    name, text, arch = request.name, kernel_text(request), request.arch
+    if not emulate:
+        return nvrtc.compile_cubin(name, text, arch)
+    _provide_machine()
+    return emulated.compile_emulated(name, text, arch, sanitize=sanitize)
+
+
 def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary:
     """Build a request for its architecture, or for the emulated device, there with checks of every access or without.
 
@@ -50,14 +59,8 @@ def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: 
     """
     if emulate:
         _provide_machine()
-    text = kernel_text(request)
-    name, arch = request.name, request.arch
-    builder = (
-        (lambda: emulated.compile_emulated(name, text, arch, sanitize=sanitize))
-        if emulate
-        else (lambda: nvrtc.compile_cubin(name, text, arch))
-    )
-    return _current().get(label_of(request, emulate=emulate, sanitize=sanitize), text, builder)
+    builder = partial(build_request, request, emulate=emulate, sanitize=sanitize)
+    return _current().get(label_of(request, emulate=emulate, sanitize=sanitize), kernel_text(request), builder)
 
 
 def find_built(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary | None:
@@ -82,9 +85,12 @@ def keep(request: KernelRequest, binary: Binary, *, emulate: bool = False, sanit
 
 def request_key(request: KernelRequest, compiler: str) -> str:
     """Hash everything that the binary depends on: texts, headers, architecture, compiler and options, version."""
-    text = kernel_text(request)
+    return _key(compiler, request.arch, kernel_text(request))
+
+
+def _key(compiler: str, target: str, text: str) -> str:
     headers = [part for name, content in closure(text).items() for part in (name, content)]
-    return digest(__version__, compiler, request.arch, text, *headers)
+    return digest(__version__, compiler, target, text, *headers)
 
 
 def label_of(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Label:
@@ -94,12 +100,15 @@ def label_of(request: KernelRequest, *, emulate: bool = False, sanitize: bool = 
 
 
 def identity_of(request: KernelRequest, *, emulate: bool = False) -> str:
-    """Name what a request computes and for what, whichever compiler builds it."""
-    return digest(__version__, _target(request, emulate), kernel_text(request))
+    """Hash the same without a compiler: what a request computes and for what, whichever builds it."""
+    return _key("", _target(request, emulate), kernel_text(request))
+
+
+_EMULATED = "emulated "
 
 
 def _target(request: KernelRequest, emulate: bool) -> str:
-    return f"emulated {request.arch}" if emulate else request.arch
+    return f"{_EMULATED if emulate else ''}{request.arch}"
 
 
 _adopted: dict[str, Binary] = {}  # by identity
@@ -107,5 +116,8 @@ _adopted: dict[str, Binary] = {}  # by identity
 
 def adopt(entry: Entry) -> None:
     """Use a binary from elsewhere (a saved model) for its request instead of compiling."""
-    _current().adopt(entry.label.key, entry.binary)
-    _adopted[digest(entry.label.onekernel, entry.label.target, entry.text)] = entry.binary
+    label = entry.label
+    _current().adopt(label.key, entry.binary)
+    arch = label.target.removeprefix(_EMULATED)
+    if label.key == _key(label.compiler, arch, entry.text):  # it was made of the headers that are here
+        _adopted[_key("", label.target, entry.text)] = entry.binary

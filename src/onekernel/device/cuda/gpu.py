@@ -72,8 +72,6 @@ class GpuDevice:
         minor = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         self.arch = f"sm_{major}{minor}"
         self.multiprocessors: int = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-        self.compute_mode: int = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
-        self.memory: int = int(call(cuda.cuDeviceTotalMem, self._device))  # bytes
 
     def _attribute(self, kind: Any) -> int:
         return int(call(self._cuda.cuDeviceGetAttribute, kind, self._device))
