@@ -29,5 +29,6 @@ def command(as_json: bool) -> int:
         screen.print(check.found, markup=False, soft_wrap=True)
         if check.advice:
             screen.print(f"         -> {check.advice}", markup=False, soft_wrap=True)
-    screen.print("usable: kernels can be built and run here" if health.usable else "not usable: no kernel can run here")
+    tried = [check.name for check in health.checks if check.name.startswith("run ") and check.state == "ok"]
+    screen.print(f"usable: kernels {' and '.join(tried)}" if health.usable else "not usable: no kernel can run here")
     return YES if health.usable else NO
