@@ -74,7 +74,16 @@ def wrong_in(number: int, error: float) -> Any:
 
         return wrong if order.setdefault(chain.source[0], len(order)) == number else right
 
-    return lambda _: HostEngine(kernel_of)
+    return lambda *_: HostEngine(kernel_of)
+
+
+def test_kernels_are_judged_whatever_the_policy_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Unfused operators would always be right."""
+    monkeypatch.setenv("ONEKERNEL_CACHE", str(tmp_path))
+    monkeypatch.setenv("ONEKERNEL_COMPILE", "never")
+    model = onekernel.optimize(three_norms(), INPUTS).model
+    assert model.counts["unfused"] == 0
+    assert model.counts["fused"] > 0
 
 
 def test_a_wrong_kernel_is_undone_and_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_a_build_that_fails_in_the_background_leaves_the_original(
     expected = fast(inputs())
     assert fast.engine.supply is not None
     fast.engine.supply.wait()
-    with pytest.warns(RuntimeWarning, match="stays unfused") as told:
+    with pytest.warns(RuntimeWarning, match="its build failed .*no such operator.* runs unfused") as told:
         again = fast(inputs())
     assert len(told) == 2, "once for each of the two kernels"
     fast(inputs())  # and no more: a warning is an error here
@@ -225,9 +225,10 @@ def test_nothing_is_built_in_a_capture(asked: str) -> None:
     supply, wanted = Supply(Capturing(), asked), request(3.0 + len(asked))
     with pytest.raises(NotReady, match="a stream is being captured; call warm_up") as raised:
         supply.get(wanted, 7)
-    assert raised.value.key == build.identity_of(wanted)
+    assert raised.value.key == build.identity_of(wanted, emulate=True)
     assert raised.value.key[:16] in str(raised.value)
-    supply.load(wanted)
+    Supply(supply.device, "block").get(wanted)  # puts it into the cache
+    supply.warm_up([wanted])
     assert supply.get(wanted, 7).request == wanted
 
 

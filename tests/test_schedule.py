@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
@@ -68,6 +70,15 @@ def test_every_choice_covers_its_row_and_fits_the_machine(arch: str) -> None:
             assert grid * chosen.threads >= rows.outer * chosen.lanes * chosen.blocks, why
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_chain_has_few_variants_however_many_shapes_come(arch: str) -> None:
+    """So a server that sees ever new shapes does not compile for ever, and needs no limit."""
+    variants = defaultdict[tuple[int, bool], set[Schedule]](set)
+    for rows, columns, chosen in choices(find(arch)):
+        variants[rows.hidden, columns].add(chosen)
+    assert max(map(len, variants.values())) <= 12
+
+
 # Rows of a GPU with one multiprocessor: what takes a million elements on a large GPU takes few here.
 FILLED = [
     (1, 20_000), (1, 16_386), (1, 32_769), (1, 40_000), (16, 65), (16, 512), (4, 16, 20), (1, 300, 64), (40, 21, 5),
@@ -116,3 +127,17 @@ def test_every_value_that_a_field_can_take_is_chosen() -> None:
         *(("held", value) for value in (True, False)),
         *(("items", value) for value in ("one", "several")),
     }
+
+
+@pytest.mark.parametrize("shape", [(1024,), (4096,), (192, 0), (100_000,)], ids=str)
+def test_a_chain_has_few_variants(shape: tuple[int, ...]) -> None:
+    """Whatever the row counts and the alignment: a server that sees every shape builds a handful of kernels."""
+    hidden, columns = shape[0], len(shape) == 2
+    chance, part = random.Random(1), find("h200")
+    kinds = set()
+    for _ in range(5000):
+        outer, inner = chance.randrange(1, 2**16), chance.randrange(1, 2**14) if columns else 1
+        widest = chance.choice([1, 2, 4])
+        pack = gcd(widest, inner if columns else hidden)
+        kinds.add(choose(Rows(outer, hidden, inner, pack), columns=columns, part=part))
+    assert 2 <= len(kinds) <= 12, kinds

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from onekernel.errors import CompileError
-from onekernel.jit import KernelRequest, Parameter, build, compile_request, warm_up, warmup
+from kernel_cases import residual_gelu
+from onekernel import errors
+from onekernel.device.emulated import EmulatedDevice
+from onekernel.errors import CompileError, InvalidInput, InvalidOperand
+from onekernel.fusion.kernel import ChainKernel
+from onekernel.jit import KernelRequest, Parameter, build, compile_request, policy, warm_up, warmup
 from onekernel.jit.compile import nvrtc
 
 SOURCE = 'extern "C" __global__ void add(float* y) { y[threadIdx.x] += value; }'
@@ -68,6 +75,73 @@ def test_a_worker_that_dies_is_replaced_by_this_process(monkeypatch: pytest.Monk
     monkeypatch.setattr(warmup._Worker, "build", dying)
     warm_up(wanted, workers=2)
     assert all(build.find_built(item) for item in wanted)
+
+
+def test_no_worker_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python is embedded in another program, or the system is out of processes."""
+    wanted = [request(700.0 + number) for number in range(3)]
+    monkeypatch.setattr(sys, "executable", None)
+    warm_up(wanted, workers=2)
+    assert all(build.find_built(item) for item in wanted)
+
+
+def test_an_interrupt_leaves_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, real = [], warmup._Worker.__init__
+
+    def remember(self: Any) -> None:
+        real(self)
+        started.append(self._process)
+
+    def interrupt(done: int, _: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(warmup._Worker, "__init__", remember)
+    wanted = [request(800.0 + number) for number in range(30)]
+    with pytest.raises(KeyboardInterrupt):
+        warm_up(wanted, workers=2, progress=interrupt)
+    assert [process.returncode for process in started] == [0, 0]
+    assert sum(build.find_built(item) is not None for item in wanted) < len(wanted)
+
+
+def test_what_a_worker_cannot_use_is_said_as_here() -> None:
+    """Errors have arguments that pickle does not keep by itself."""
+    unknown = [replace(request(900.0 + number), arch="sm_10") for number in range(3)]
+    with pytest.raises(ExceptionGroup) as raised:
+        warm_up(unknown, workers=2)
+    with pytest.raises(InvalidInput) as here:
+        compile_request(unknown[0])
+    assert {(type(error), str(error)) for error in raised.value.exceptions} == {(InvalidInput, str(here.value))}
+
+
+ERRORS = [
+    errors.InvalidInput(expected="a", got="b", todo="c"),
+    errors.MissingExtra("onnx", "onnx"),
+    errors.CompileError("k", error="e", origin="o", line="l", log="all"),
+    errors.NotReady("k", "0123", reason="r", todo="t", lasting=True),
+    errors.DeviceError("m", 222),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_travel_between_processes(error: errors.OneKernelError) -> None:
+    for copy in (pickle.loads(pickle.dumps(error)), deepcopy(error)):
+        assert type(copy) is type(error)
+        assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+SHAPES = [(3, 64), (1, 64)]
+
+
+def test_a_warm_chain_builds_and_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = ChainKernel(residual_gelu(64, axis=1, rank=2), EmulatedDevice())
+    kernel.warm_up([*SHAPES, (0, 64)])
+    monkeypatch.setattr(policy, "Kernel", refuse)
+    for shape in SHAPES:
+        full, one = np.ones(shape, np.float32), np.ones((), np.float32)
+        kernel([full, full, full[:, :1].copy(), full[0], full[0], one])
+    with pytest.raises(InvalidOperand, match="axis 1 of length 64"):
+        kernel.warm_up([(3, 65)])
 
 
 SCRIPT = """

@@ -12,12 +12,21 @@ OneKernelError
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 
 class OneKernelError(Exception):
     """The root of every error that OneKernel raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between processes: a copy is not made of the arguments, which exceptions do not keep."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[OneKernelError], args: tuple[Any, ...], fields: dict[str, Any]) -> OneKernelError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class InvalidInput(OneKernelError):
@@ -50,17 +59,15 @@ class CompileError(OneKernelError):
         self.kernel, self.error, self.origin, self.line, self.log = kernel, error, origin, line, log
         super().__init__(f"kernel {kernel!r} did not compile: {error} [at {origin}]\n    {line}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel between processes: the arguments are keywords, which exceptions do not keep."""
-        fields = {name: getattr(self, name) for name in ("error", "origin", "line", "log")}
-        return partial(CompileError, self.kernel, **fields), ()
-
 
 class NotReady(OneKernelError):
-    """A kernel is not loaded and must not be built or loaded now; `key` is what it is kept under."""
+    """A kernel is not loaded and must not be built or loaded now.
 
-    def __init__(self, kernel: str, key: str, reason: str, todo: str) -> None:
-        self.kernel, self.key, self.reason, self.todo = kernel, key, reason, todo
+    `key` says what it computes (jit.build.identity_of); `lasting`: waiting will not help.
+    """
+
+    def __init__(self, kernel: str, key: str, *, reason: str, todo: str, lasting: bool = False) -> None:
+        self.kernel, self.key, self.reason, self.todo, self.lasting = kernel, key, reason, todo, lasting
         super().__init__(f"kernel {kernel!r} (key {key[:16]}) is not ready: {reason}; {todo}")
 
 

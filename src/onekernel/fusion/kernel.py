@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,15 +103,31 @@ class ChainKernel:
         kernel.launch(*operands, *results, outer, inner, grid=schedule.grid(outer, inner), stream=stream)
         return results
 
+    def warm_up(self, shapes: Iterable[Sequence[int]], *, progress: Progress | None = None) -> None:
+        """Build and load the kernels for full operands of these shapes, aligned as a device allocates them.
+
+        Raises InvalidOperand for a shape that is not the chain's, and what Supply.warm_up raises.
+        """
+        requests = []
+        for shape in map(tuple, shapes):
+            self._check_shape(shape)
+            if prod(shape):
+                requests.append(self._request(self._schedule(shape, ())[0]))
+        self._supply.warm_up(requests, progress=progress)
+
     def variant(self, schedule: Schedule, stream: Any = None) -> Kernel:
         """Return the kernel of a schedule. Raises NotReady where the supply has none yet."""
         kernel = self._variants.get(schedule)
         if kernel is None:
-            request = self._requests.get(schedule)
-            if request is None:
-                request = self._requests[schedule] = chain_request(self.chain, schedule, self.device.arch)
-            kernel = self._variants[schedule] = self._supply.get(request, stream)
+            kernel = self._variants[schedule] = self._supply.get(self._request(schedule), stream)
         return kernel
+
+    def _request(self, schedule: Schedule) -> KernelRequest:
+        """Write the request of a schedule, once: a model whose kernels are late asks at every call."""
+        request = self._requests.get(schedule)
+        if request is None:
+            request = self._requests[schedule] = chain_request(self.chain, schedule, self.device.arch)
+        return request
 
     def _schedule(self, shape: tuple[int, ...], views: Sequence[View]) -> tuple[Schedule, int, int]:
         """Choose for a shape and the alignment of all tensors; also return the rows' outer and inner extents."""
@@ -135,12 +151,7 @@ class ChainKernel:
                 todo="give one tensor for each operand",
             )
         shape = views[self._first_full].shape
-        if len(shape) != self.chain.rank or shape[self.chain.axis] != self.chain.hidden:
-            raise _misfit(
-                self.chain.operands[self._first_full],
-                f"axis {self.chain.axis} of length {self.chain.hidden}",
-                shape,
-            )
+        self._check_shape(shape)
         rows = prod(shape) // self.chain.hidden
         sizes = {"full": prod(shape), "channel": self.chain.hidden, "row": rows, "scalar": 1}
         for operand, where in zip(self.chain.operands, views, strict=True):
@@ -152,6 +163,14 @@ class ChainKernel:
                     where.shape,
                 )
         return shape
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != self.chain.rank or shape[self.chain.axis] != self.chain.hidden:
+            raise _misfit(
+                self.chain.operands[self._first_full],
+                f"axis {self.chain.axis} of length {self.chain.hidden}",
+                shape,
+            )
 
     def _check_outputs(self, outputs: Sequence[View], operands: Sequence[View], shape: tuple[int, ...]) -> None:
         """Refuse results that a launch would write beyond, or that share memory with something else."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -69,10 +69,7 @@ def _shared(
     requests: Sequence[KernelRequest], emulate: bool, sanitize: bool, count: int, tell: Progress
 ) -> list[OneKernelError]:
     """Have `count` workers build; each is driven by a thread that hands it one request after the other."""
-    free, errors = SimpleQueue[_Worker](), []
-    workers = [_Worker() for _ in range(count)]
-    for worker in workers:
-        free.put(worker)
+    free, errors = SimpleQueue[_Worker](), list[OneKernelError]()
 
     def work(request: KernelRequest) -> None:
         worker = free.get()
@@ -83,16 +80,21 @@ def _shared(
         finally:
             free.put(worker)
 
-    with ThreadPoolExecutor(count) as threads:
+    with ExitStack() as stack:
+        with suppress(OSError):  # as many as the system starts
+            for _ in range(count):
+                free.put(stack.enter_context(closing(_Worker())))
+        if free.empty():
+            return _one_by_one(requests, emulate, sanitize, tell)
+        threads = ThreadPoolExecutor(free.qsize())
+        stack.callback(threads.shutdown, cancel_futures=True)  # when interrupted: what runs is let to its end
         futures = [threads.submit(work, request) for request in requests]
         for done, future in enumerate(as_completed(futures), start=1):
-            if (error := future.exception()) is not None:
-                if not isinstance(error, OneKernelError):
-                    raise error
+            try:
+                future.result()
+            except OneKernelError as error:
                 errors.append(error)
             tell(done, len(requests))
-    for worker in workers:
-        worker.close()
     return errors
 
 
@@ -101,11 +103,8 @@ class _Worker:
 
     def __init__(self) -> None:
         path = [_PACKAGES, *filter(None, sys.path)]  # as here, wherever it was set
-        command = [
-            sys.executable,
-            "-c",
-            f"import sys; sys.path[:0] = {path!r}\nfrom {__package__}.worker import main; main()",
-        ]
+        code = f"import sys; sys.path[:0] = {path!r}\nfrom {__package__}.worker import main; main()"
+        command = [sys.executable or "", "-W", "ignore", "-c", code]  # this process warns of the same
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def build(self, request: KernelRequest, emulate: bool, sanitize: bool) -> Binary:

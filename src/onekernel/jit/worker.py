@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 from typing import Any
 
@@ -12,7 +13,11 @@ from onekernel.jit.build import compile_request
 
 
 def main() -> None:
-    """Serve one parent. What a compiler prints must not get between the answers: stdout becomes stderr for the rest."""
+    """Serve one parent. What a compiler prints must not get between the answers: stdout becomes stderr for the rest.
+
+    An interrupt at the terminal reaches the parent too, which then closes stdin.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while True:

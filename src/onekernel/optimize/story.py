@@ -60,7 +60,7 @@ def optimize(
     search = find_chains(normal_form(opened.graph))
     candidates = [Candidate(chain, predict(chain, part)) for chain in search.chains]
     candidates = _build(candidates, part)
-    bench = Bench(opened, engine_for(device), device, limits)
+    bench = Bench(opened, engine_for(device, "block"), device, limits)  # what is judged must be the kernels
     log.info("checking kernels on the device %s", device.name)
     candidates = bench.without_wrong(candidates)
     log.info("comparing with the original")

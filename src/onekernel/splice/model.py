@@ -15,7 +15,7 @@ from typing import Any
 from onekernel.errors import InvalidInput
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import Build
-from onekernel.jit.warmup import Progress, warm_up
+from onekernel.jit.warmup import Progress
 from onekernel.splice.engine import Engine
 from onekernel.splice.loop import Loop, Watch
 from onekernel.splice.signature import Array, Inputs, Spec, bind
@@ -71,8 +71,9 @@ class FusedModel:
     def warm_up(self, calls: Sequence[Inputs], *, progress: Progress | None = None) -> None:
         """Build and load the kernels that these calls need, in worker processes, so that they wait for nothing later.
 
-        The calls run once on the way, unfused. `progress(done, total)` is told of every kernel. Raises what building
-        and loading raise, and InvalidInput for a model that was saved without its unfused operators.
+        The calls run once on the way, unfused. `progress(done, total)` is told of every kernel. Under the policy
+        `never` what is there is loaded. Raises what building and loading raise, an ExceptionGroup where several fail,
+        and InvalidInput for a model that was saved without its unfused operators.
         """
         supply = self.engine.supply
         if supply is None or any(part.chain is not None and part.unfused is None for part in self.parts):
@@ -84,10 +85,7 @@ class FusedModel:
         with supply.asking() as wanted:
             for inputs in calls:
                 self(inputs)
-        device = supply.device
-        warm_up(wanted, emulate=device.emulated, sanitize=device.sanitize, progress=progress)
-        for request in dict.fromkeys(wanted):
-            supply.load(request)
+        supply.warm_up(wanted, progress=progress)
 
     @property
     def stats(self) -> Stats:

@@ -101,9 +101,10 @@ def _either(fused: Call, part: Part, engine: Engine, counts: Counter[str]) -> Ca
         try:
             results = fused(values)
             counts["fused"] += 1
-        except NotReady:
-            if part.unfused is None:
+        except NotReady as refusal:
+            if part.unfused is None or engine.supply is None:
                 raise
+            engine.supply.concede(refusal)
             results = original()(list(dict(zip(part.inputs, values, strict=True)).values()))
             counts["unfused"] += 1
         return results
