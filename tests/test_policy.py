@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from onnx import ModelProto
 import onekernel
 import stub_driver
 from onekernel.device.emulated import EmulatedDevice
-from onekernel.errors import CompileError, InvalidInput, NotReady
+from onekernel.errors import CompileError, DeviceError, InvalidInput, NotReady
 from onekernel.graph.onnx_session import cpu_session
-from onekernel.jit import Kernel, KernelRequest, Parameter, Supply, build, policy
+from onekernel.jit import Kernel, KernelRequest, Parameter, Supply, build, cache, policy
 from small_models import HIDDEN, Builder
 
 SCALE = """
@@ -73,6 +74,10 @@ def inputs(rows: int = 5) -> dict[str, Any]:
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("built or loaded")
 
 
 # ---- a model
@@ -131,6 +136,49 @@ def test_never_uses_what_is_there_and_says_once_what_is_not(
     assert again.counts == {"fused": 2}
 
 
+def test_a_shipped_kernel_that_does_not_load_is_no_reason_to_fail(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onekernel.load(folder, device="emulated", compile="block")(inputs())  # fills the cache
+
+    def unloadable(*_: Any) -> Kernel:
+        raise DeviceError("no kernel image is available", 209)
+
+    monkeypatch.setattr(policy, "Kernel", unloadable)
+    fast = onekernel.load(folder, device="emulated", compile="never")
+    with pytest.warns(RuntimeWarning, match="does not load .no kernel image") as told:
+        fast(inputs())
+    fast(inputs())
+    assert len(told) == 2
+    assert fast.counts == {"unfused": 4}
+
+
+class Capturing(EmulatedDevice):
+    """Says that a stream is being captured: the stream 7, or none in particular."""
+
+    def capturing(self, stream: int | None = None) -> bool:
+        """Of no other stream."""
+        return stream in (7, None)
+
+
+@pytest.mark.parametrize("asked", ["background", "never"])
+def test_a_capture_of_a_model_takes_the_other_way(folder: Path, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "Kernel", refuse)
+    fast = onekernel.load(folder, device=Capturing(), compile=asked)
+    fast(inputs())
+    assert fast.counts == {"unfused": 2}
+
+
+def test_under_block_a_capture_without_a_warm_up_is_refused(folder: Path) -> None:
+    """Otherwise the graph would hold the operators for ever, and nobody would know."""
+    fast = onekernel.load(folder, device=Capturing(), compile="block")
+    with pytest.raises(NotReady, match="a stream is being captured; call warm_up"):
+        fast(inputs())
+    fast.warm_up([inputs()])
+    fast(inputs())
+    assert fast.counts == {"unfused": 2, "fused": 2}
+
+
 def test_without_its_operators_a_model_has_no_other_way(folder: Path, gate: threading.Event) -> None:
     for file in folder.glob("segments/*.unfused.onnx"):
         file.unlink()
@@ -150,6 +198,19 @@ def test_the_setting_is_the_default(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ONEKERNEL_COMPILE", "sometimes")
     with pytest.raises(InvalidInput, match="one of block, background, never, got 'sometimes'"):
         onekernel.load(folder, device="emulated")
+
+
+def test_a_shipped_kernel_of_other_headers_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path, *_) = sorted(folder.glob("kernels/*/"))
+    entry = cache.read(path)
+    shipped = dict[str, Any]()
+    monkeypatch.setattr(build, "_adopted", shipped)
+    build.adopt(entry)
+    assert list(shipped.values()) == [entry.binary]
+    monkeypatch.setattr(build, "_adopted", shipped := {})
+    monkeypatch.setattr(build, "closure", lambda _: {"rows/place.cuh": "// changed"})
+    build.adopt(entry)
+    assert not shipped
 
 
 NO_COMPILER = """
@@ -186,10 +247,6 @@ def test_a_warm_model_builds_and_loads_nothing(folder: Path, monkeypatch: pytest
     assert told[0][0] == 0
     assert told[-1][0] == told[-1][1]
     assert fast.counts == {"unfused": 4}
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise AssertionError("built or loaded again")
-
     monkeypatch.setattr(build, "compile_request", refuse)
     monkeypatch.setattr(policy, "Kernel", refuse)
     fast(inputs(5))
@@ -212,12 +269,33 @@ def test_threads_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(loads), len(set(map(id, got)))) == (1, 1)
 
 
-class Capturing(EmulatedDevice):
-    """Says that a stream is being captured."""
+class Relaxed(EmulatedDevice):
+    """Knows whether it is in relaxed capture mode."""
 
-    def capturing(self, stream: int | None = None) -> bool:
-        """Of the stream 7 only."""
-        return stream == 7
+    now = False
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:  # type: ignore[override]
+        """Remember it."""
+        self.now = True
+        yield
+        self.now = False
+
+    def load(self, binary: bytes, entry: str, shared: int = 0) -> int:
+        """Refuse to load in another mode."""
+        assert self.now
+        return super().load(binary, entry, shared)
+
+
+@pytest.mark.parametrize("asked", ["block", "background", "never"])
+def test_a_load_does_not_spoil_another_threads_capture(asked: str) -> None:
+    supply, wanted = Supply(Relaxed(), asked), request(20.0)
+    build.compile_request(wanted, emulate=True)
+    if asked == "background":
+        with pytest.raises(NotReady):
+            supply.get(wanted)
+        supply.wait()
+    assert supply.get(wanted).request == wanted
 
 
 @pytest.mark.parametrize("asked", ["block", "background", "never"])
@@ -240,29 +318,70 @@ def test_a_failure_is_raised_to_whoever_waits() -> None:
             supply.get(broken)
 
 
-FORK = """
-import os, sys
+EXIT = """
+import time
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.errors import NotReady
-from onekernel.jit import Supply
+from onekernel.jit import Supply, background, policy
 from test_policy import request
-def built(factor):
-    supply = Supply(EmulatedDevice(), "background")
+def slow(*_):
+    while not background._background._ends:  # until the process is about to end
+        time.sleep(0.01)
+    print("built", flush=True)
+policy.Kernel = slow
+supply = Supply(EmulatedDevice(), "background")
+for factor in (1.0, 2.0, 3.0):
     try:
         supply.get(request(factor))
-    except NotReady:
-        supply.wait()
-    return supply.get(request(factor)).request.name
-assert built(11.0) == "scale"
-child = os.fork()
-if child == 0:
-    os._exit(0 if built(12.0) == "scale" else 1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    except NotReady as refusal:
+        print(refusal.reason, flush=True)
 """
 
 
-def test_a_forked_child_has_a_builder_of_its_own() -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORK]
+def test_a_process_ends_when_the_build_that_runs_has_ended() -> None:
+    assert python(EXIT) == "it is being built\n" * 3 + "built\n", "of three, one has begun"
+
+
+FORK = """
+import os, threading
+from onekernel.device.emulated import EmulatedDevice
+from onekernel.errors import NotReady
+from onekernel.jit import Kernel, Supply, policy
+from test_policy import request
+supply, gate = Supply(EmulatedDevice(), "background"), threading.Event()
+def ask(factor):
+    try:
+        return supply.get(request(factor)).request.name
+    except NotReady as refusal:
+        return refusal.reason
+def late(*arguments):
+    gate.wait()
+    return Kernel(*arguments)
+assert ask(11.0) == "it is being built"
+supply.wait()
+assert ask(11.0) == "scale"
+policy.Kernel = late
+assert ask(12.0) == "it is being built"  # and it is, while the process is forked
+child = os.fork()
+if child == 0:
+    policy.Kernel = Kernel
+    asked = [ask(11.0), ask(12.0)]
+    supply.wait()
+    print(*asked, ask(12.0), sep=", ", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+gate.set()
+"""
+
+
+def test_a_forked_child_builds_what_its_parent_was_building() -> None:
+    assert python(FORK) == "scale, it is being built, scale\n"
+
+
+def python(text: str) -> str:
+    """Run a program that may import these tests; return what it printed."""
+    command = [sys.executable, "-W", "ignore", "-c", text]
     path = {"PYTHONPATH": str(Path(__file__).parent)}
     result = subprocess.run(command, env={**os.environ, **path}, capture_output=True, text=True, timeout=120)
-    assert result.stdout == "0\n", result.stderr
+    assert result.returncode == 0, result.stderr
+    return result.stdout

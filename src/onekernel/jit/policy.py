@@ -5,7 +5,8 @@
     never        only what is loaded, adopted or in the cache is used: no compiler is needed on the machine
 
 A kernel that is not there raises NotReady: whoever has another way to compute the result asks `concede` and takes it.
-While a stream is captured nothing is built or loaded, whatever the policy, because that would spoil the capture.
+While a stream is captured nothing is built or loaded, whatever the policy: it would hold the capture open, and some
+drivers refuse it.
 """
 
 from __future__ import annotations

@@ -114,8 +114,7 @@ class GpuDevice:
     def load(self, binary: bytes, entry: str, shared: int = 0) -> LoadedKernel:
         """Load a cubin, to this GPU and at once; `shared` is the dynamic shared memory that launches will ask for.
 
-        A lazy load would come with the first launch: it waits for the GPU to be idle, and fails while a stream is
-        being captured.
+        A lazy load would come with the first launch: in the middle of serving, or of a capture.
         """
         cuda = self._cuda
         with self.current():
