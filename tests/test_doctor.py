@@ -127,7 +127,8 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_gpu_that_nvrtc_has_dropped() -> None:
     record, _ = examine(stub_driver.environment(arch=70))
-    assert "12.9" in check(record, "GPU 0")["found"]
+    assert "sm_70" in check(record, "GPU 0")["found"]
+    assert "12.9" in check(record, "GPU 0")["advice"]
 
 
 def test_a_check_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import stub_driver
+from onekernel.device import host_compiler
 from onekernel.device.cuda import driver
 from onekernel.device.cuda.facts import EXCLUSIVE, PROHIBITED, Facts
 from onekernel.doctor import compilers, gpus, host
@@ -40,6 +41,41 @@ def test_a_driver_that_does_not_start(monkeypatch: pytest.MonkeyPatch, status: i
     (found,) = gpus.examine_driver()
     assert (found.state, f"cuInit answers {status}" in found.found) == ("problem", True)
     assert advice in found.advice
+
+
+@pytest.fixture(scope="module")
+def no_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of the driver's name with nothing of a driver in it: what a driver from before CUDA 12 is to us."""
+    folder = tmp_path_factory.mktemp("no-driver")
+    command = [host_compiler.compiler(), "-shared", "-fPIC", "-xc++", "-", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(command, input="int nothing() { return 0; }", text=True, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["no library at all", "a library without a driver"])
+def test_a_libcuda_that_is_no_use(no_driver: Path, tmp_path: Path, kind: str) -> None:
+    """It is told as what it is, other checks go on, and the emulated device is what is chosen."""
+    (tmp_path / "libcuda.so.1").write_text(kind)
+    folder = no_driver if kind == "a library without a driver" else tmp_path
+    record, code = examine({**os.environ, "LD_LIBRARY_PATH": str(folder)})
+    found = check(record, "driver")
+    assert (found["state"], found["found"].startswith("libcuda.so.1 is no use: ")) == ("problem", True)
+    assert "branch 580 or newer" in found["advice"]
+    assert "should not fail" not in json.dumps(record)
+    assert check(record, "device")["found"] == "emulated"
+    assert (check(record, "NVRTC")["state"], code) == ("ok", 0)
+
+
+def test_a_container_without_its_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = tmp_path / "version"
+    module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 2025")
+    monkeypatch.setattr(gpus, "_MODULE", module)
+    monkeypatch.setattr(driver, "init_status", lambda: None)
+    missing = "libcuda.so.1: cannot open shared object file: No such file or directory"
+    monkeypatch.setattr(driver, "refusal", lambda: missing)
+    (found,) = gpus.examine_driver()
+    assert (found.state, found.found) == ("problem", "no libcuda.so.1, kernel module 580.95.05")
+    assert "--gpus all" in found.advice
 
 
 def test_wsl_has_its_driver_from_windows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +224,24 @@ def test_a_setting_that_is_wrong_is_told_and_is_no_traceback() -> None:
     record, code = examine({**os.environ, "ONEKERNEL_CACHE_LIMIT": "much"})
     assert "ONEKERNEL_CACHE_LIMIT" in check(record, "cache")["found"]
     assert (check(record, "cache")["state"], code) == ("problem", 1)
+
+
+def test_a_device_that_does_not_exist_is_told_with_where_it_was_named() -> None:
+    record, _ = examine({**os.environ, "ONEKERNEL_DEVICE": "cuda:7"})
+    found = check(record, "device")
+    assert (found["state"], "cuda:7" in found["found"], "ONEKERNEL_DEVICE" in found["advice"]) == (
+        "problem",
+        True,
+        True,
+    )
+
+
+def test_the_device_is_the_one_that_the_setting_asks_for() -> None:
+    environment = stub_driver.environment(gpus=2, name="NVIDIA H200")
+    record, _ = examine(environment, emulate=True)
+    assert check(record, "device")["found"] == "NVIDIA H200"
+    record, _ = examine({**environment, "ONEKERNEL_DEVICE": "emulated"}, emulate=True)
+    assert check(record, "device")["found"] == "emulated, as ONEKERNEL_DEVICE=emulated asks"
 
 
 def test_an_installation_that_is_not_whole() -> None:

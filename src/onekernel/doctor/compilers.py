@@ -10,10 +10,9 @@ from pathlib import Path
 
 from onekernel.device.cuda import driver
 from onekernel.doctor import host
-from onekernel.doctor.health import Check, dotted, one_line
+from onekernel.doctor.health import Check, dotted, one_line, problem
 from onekernel.errors import OneKernelError
 
-_INSTALL_NVRTC = "install it with: pip install 'nvidia-cuda-nvrtc>=13,<14'"
 _TWO_LINES = '#include "primitives.cuh"\nextern "C" __global__ void doctor(int* x) { *x = 1; }\n'
 _WHEEL = re.compile(r"nvidia-cuda-nvrtc(-cu\d+)?")
 _TORCH_CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
@@ -26,7 +25,7 @@ def examine_nvrtc() -> Iterator[Check]:
     try:
         version, library = nvrtc.version(), nvrtc.library()
     except OneKernelError as error:
-        yield Check("NVRTC", "problem", one_line(error), _INSTALL_NVRTC)
+        yield problem("NVRTC", error)
         return
     archs = nvrtc.supported_archs()
     named = f"{dotted(version)} build {nvrtc.build()[:12]}, {archs[0]} to {archs[-1]}, {library}"

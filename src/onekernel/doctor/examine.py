@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from onekernel import settings
 from onekernel._version import __version__
 from onekernel.doctor import compilers, gpus, trial
-from onekernel.doctor.health import Check, Health, one_line
-from onekernel.errors import OneKernelError
+from onekernel.doctor.health import Check, Health, problem
+from onekernel.errors import InvalidInput, OneKernelError
 
 Look = Callable[[], Iterator[Check]]
 
@@ -25,15 +26,29 @@ def _safely(name: str, look: Look) -> Iterator[Check]:
     try:
         yield from look()
     except OneKernelError as error:  # it says what to do
-        yield Check(name, "problem", one_line(error))
+        yield problem(name, error)
     except ImportError as error:
-        yield Check(name, "problem", one_line(error), "the installation is not whole: reinstall onekernel with pip")
+        yield problem(name, error, "the installation is not whole: reinstall onekernel with pip")
     except Exception as error:
-        yield Check(name, "problem", one_line(error), "report it: this check should not fail")
+        yield problem(name, error, "report it: this check should not fail")
 
 
 def _python() -> Iterator[Check]:
     yield Check("onekernel", "ok", f"{__version__} on Python {platform.python_version()}, {platform.platform()}")
+
+
+def _device() -> Iterator[Check]:
+    """Look where kernels run when nobody says where."""
+    from onekernel.device import get
+
+    asked = settings.load().device
+    try:
+        place = get()
+    except InvalidInput as error:
+        told = problem("device", error)
+        yield replace(told, advice=f"in ONEKERNEL_DEVICE, {told.advice}")
+        return
+    yield Check("device", "ok", place.name + (f", as ONEKERNEL_DEVICE={asked} asks" if asked != "auto" else ""))
 
 
 def _cache() -> Iterator[Check]:
@@ -60,6 +75,7 @@ _LOOKS: dict[str, Look] = {
     "NVRTC": compilers.examine_nvrtc,
     "torch": compilers.examine_torch,
     "GPU": gpus.examine_gpus,
+    "device": _device,
     "cache": _cache,
     "g++": compilers.examine_compiler,
 }

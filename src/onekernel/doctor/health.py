@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from onekernel.errors import InvalidInput
+
 State = Literal["ok", "note", "problem"]
 
 
@@ -35,6 +37,13 @@ class Health:
             for check in self.checks
         ]
         return "\n".join([*lines, "usable" if self.usable else "not usable"])
+
+
+def problem(name: str, error: BaseException, advice: str = "") -> Check:
+    """Make the check of an error; one that itself says what to do gives the advice."""
+    if isinstance(error, InvalidInput):
+        return Check(name, "problem", f"expected {error.expected}, got {error.got}", error.todo)
+    return Check(name, "problem", one_line(error), advice)
 
 
 def one_line(error: BaseException) -> str:

@@ -22,12 +22,26 @@ def driver() -> Any:
 
 
 @cache
-def _binding() -> Any:
+def refusal() -> str | None:
+    """Return what is wrong with libcuda.so.1 in the words of who refuses it; None when it can be asked."""
     import ctypes
 
     try:
         ctypes.CDLL("libcuda.so.1")  # cuda-bindings raises several kinds of errors when it is absent
-    except OSError:
+    except OSError as error:
+        return str(error)
+    from cuda.bindings import driver as cuda
+
+    try:
+        cuda.cuDriverGetVersion()
+    except RuntimeError as error:  # a driver from before CUDA 12, or no driver at all
+        return str(error)
+    return None
+
+
+@cache
+def _binding() -> Any:
+    if refusal() is not None:
         return None
     from cuda.bindings import driver as cuda
 
@@ -35,7 +49,7 @@ def _binding() -> Any:
 
 
 def init_status() -> int | None:
-    """Return what cuInit answers, 0 being well; None without a driver's library."""
+    """Return what cuInit answers, 0 being well; None without a driver's library; see `refusal`."""
     cuda = _binding()
     return int(cuda.cuInit(0)[0]) if cuda else None
 
