@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -127,17 +126,3 @@ def test_every_value_that_a_field_can_take_is_chosen() -> None:
         *(("held", value) for value in (True, False)),
         *(("items", value) for value in ("one", "several")),
     }
-
-
-@pytest.mark.parametrize("shape", [(1024,), (4096,), (192, 0), (100_000,)], ids=str)
-def test_a_chain_has_few_variants(shape: tuple[int, ...]) -> None:
-    """Whatever the row counts and the alignment: a server that sees every shape builds a handful of kernels."""
-    hidden, columns = shape[0], len(shape) == 2
-    chance, part = random.Random(1), find("h200")
-    kinds = set()
-    for _ in range(5000):
-        outer, inner = chance.randrange(1, 2**16), chance.randrange(1, 2**14) if columns else 1
-        widest = chance.choice([1, 2, 4])
-        pack = gcd(widest, inner if columns else hidden)
-        kinds.add(choose(Rows(outer, hidden, inner, pack), columns=columns, part=part))
-    assert 2 <= len(kinds) <= 12, kinds

@@ -71,11 +71,12 @@ def find_built(request: KernelRequest, *, emulate: bool = False, sanitize: bool 
     if (shipped := _adopted.get(identity_of(request, emulate=emulate))) is not None:
         return shipped
     try:
-        if emulate:
-            _provide_machine()
-        return _current().find(label_of(request, emulate=emulate, sanitize=sanitize))
+        found = _current().find(label_of(request, emulate=emulate, sanitize=sanitize))
     except InvalidInput:  # no compiler on this machine, so none whose binaries the cache could hold
         return None
+    if found and emulate:
+        _provide_machine()
+    return found
 
 
 def keep(request: KernelRequest, binary: Binary, *, emulate: bool = False, sanitize: bool = False) -> None:
