@@ -90,6 +90,17 @@ def test_nothing_is_built_in_a_capture(asked: str) -> None:
     assert supply.get(wanted, 7).request == wanted
 
 
+def test_under_never_a_warm_up_loads_and_builds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    supply, there, missing = Supply(EmulatedDevice(), "never"), request(30.0), request(31.0)
+    build.compile_request(there, emulate=True)
+    supply.warm_up([missing, there])
+    monkeypatch.delattr(policy, "Kernel")  # nothing is loaded from here on
+    assert supply.get(there).request == there
+    with pytest.raises(NotReady, match="the policy is never to build"):
+        supply.get(missing)
+    assert not build.find_built(missing, emulate=True)
+
+
 def test_a_failure_is_raised_to_whoever_waits() -> None:
     supply = Supply(EmulatedDevice(), "block")
     broken = replace(request(1.0), source="no such text")

@@ -89,9 +89,10 @@ def load(
 ) -> FusedModel:
     """Read what `save` wrote and make it callable on a device (None: the GPU when there is one).
 
-    Stored cubins are used where they were built for this device by this compiler; other kernels are compiled
-    at their first call, or as `compile` says: "block", "background" or "never" (jit.policy; None: the setting
-    ONEKERNEL_COMPILE). `engine` overrides how parts run. Raises InvalidInput when it is not such a folder.
+    `compile` says when kernels are built: "block", "background" or "never" (jit.policy; None: the setting
+    ONEKERNEL_COMPILE). Stored cubins are used where they were built by this compiler, under "never" whichever built
+    them; a folder of an earlier version has no unfused operators to run in the meantime. `engine` overrides how parts
+    run. Raises InvalidInput when it is not such a folder.
     """
     folder = Path(folder)
     manifest = _read_manifest(folder)
