@@ -13,8 +13,7 @@ import pytest
 
 from kernel_cases import emulated, layer_norm, residual_gelu
 from onekernel import kernel
-from onekernel.device import buffer
-from onekernel.device import emulated as emulated_device
+from onekernel.device import buffer, machine
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.errors import CompileError, InvalidInput, InvalidOperand
 from onekernel.fusion.kernel import ChainKernel
@@ -256,7 +255,7 @@ def test_no_thread_opens_half_a_library(monkeypatch: pytest.MonkeyPatch, tmp_pat
         return whole(path, data)
 
     monkeypatch.setattr(Path, "write_bytes", slowly)
-    monkeypatch.setattr(emulated_device, "_scratch", lambda: tmp_path)
+    monkeypatch.setattr(machine, "_scratch", lambda: tmp_path)
     with ThreadPoolExecutor(4) as pool:
         handles = list(pool.map(lambda _: EmulatedDevice().load(binary, "scale"), range(4)))
     assert all(handles)
