@@ -172,7 +172,7 @@ def test_a_forked_child_builds_what_its_parent_was_building() -> None:
 def python(text: str) -> str:
     """Run a program that may import these tests; return what it printed."""
     command = [sys.executable, "-W", "ignore", "-c", text]
-    path = {"PYTHONPATH": str(Path(__file__).parent)}
+    path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     result = subprocess.run(command, env={**os.environ, **path}, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout

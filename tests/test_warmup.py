@@ -159,7 +159,7 @@ def test_a_script_without_a_guard_runs_once(tmp_path: Path, way: str, start: int
     text = SCRIPT.replace("START", f"{start}.0")
     (tmp_path / "script.py").write_text(text)
     arguments = {"file": [str(tmp_path / "script.py")], "command": ["-c", text], "stdin": ["-"]}[way]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     result = subprocess.run(
         [sys.executable, *arguments],
         input=text if way == "stdin" else "",
