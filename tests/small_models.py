@@ -118,6 +118,14 @@ class Builder:
         return model
 
 
+def two_norms() -> onnx.ModelProto:
+    """Two chains of different kinds: a residual and weights in initializers; none, and weights in Constant nodes."""
+    b = Builder()
+    first, total = b.norm(b.node("MatMul", "x", b.weight(HIDDEN, HIDDEN)), residual="x")
+    second, _ = b.norm(b.node("Relu", first), in_nodes=True)
+    return b.model(["x"], [b.node("Add", second, total or first)])
+
+
 def meaning(chain: Chain) -> Any:
     """Give the float64 meaning of a chain of [rows, hidden] operands as a callable over arrays."""
 

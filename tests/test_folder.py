@@ -15,16 +15,13 @@ from onekernel import jit
 from onekernel.errors import InvalidInput
 from onekernel.jit.compile import nvrtc
 from onekernel.splice import folder, kernels
-from small_models import HIDDEN, Builder
+from small_models import HIDDEN, two_norms
 
 
 @pytest.fixture
 def model() -> ModelProto:
     """Two chains with a residual, weights in initializers and in Constant nodes."""
-    b = Builder()
-    first, total = b.norm(b.node("MatMul", "x", b.weight(HIDDEN, HIDDEN)), residual="x")
-    second, _ = b.norm(b.node("Relu", first), in_nodes=True)
-    return b.model(["x"], [b.node("Add", second, total or first)])
+    return two_norms()
 
 
 @pytest.fixture(autouse=True)

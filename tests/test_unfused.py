@@ -17,17 +17,14 @@ import stub_driver
 from onekernel.errors import CompileError, DeviceError, InvalidInput, NotReady
 from onekernel.graph.onnx_session import cpu_session
 from onekernel.jit import Kernel, build, cache, policy
-from small_models import HIDDEN, Builder
+from small_models import HIDDEN, two_norms
 from test_policy import Capturing
 
 
 @pytest.fixture
 def model() -> ModelProto:
     """Two chains of different kinds: one with a residual, one without."""
-    b = Builder()
-    first, total = b.norm(b.node("MatMul", "x", b.weight(HIDDEN, HIDDEN)), residual="x")
-    second, _ = b.norm(b.node("Relu", first), in_nodes=True)
-    return b.model(["x"], [b.node("Add", second, total or first)])
+    return two_norms()
 
 
 @pytest.fixture

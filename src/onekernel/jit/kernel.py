@@ -76,7 +76,8 @@ class Kernel:
         arguments = self._signature.arguments()
         self._signature.pack(arguments.fill, *operands)
         arguments.operands = operands
-        return BoundLaunch(self._handle, self._launcher(grid, block), self._shape(grid, block), arguments)
+        shape = self._shape(grid, block)
+        return BoundLaunch(self._handle, self.device.launcher(self._handle, shape), shape, arguments)
 
     def _launcher(self, grid: Grid, block: Grid | None) -> Launcher:
         """Return how to launch with a grid and a block, remembered for next time where it can be."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from onekernel.device.buffer import ITEM_BYTES, Buffer, View, numpy_dtype
 from onekernel.device.cuda.driver import call, check, driver
+from onekernel.device.cuda.facts import facts
 from onekernel.device.launch import Launcher, LaunchShape
 
 
@@ -66,15 +67,10 @@ class GpuDevice:
         self._cuda = cuda
         self._device = call(cuda.cuDeviceGet, ordinal)
         self._context = call(cuda.cuDevicePrimaryCtxRetain, self._device)
-        self.name: str = call(cuda.cuDeviceGetName, 256, self._device).split(b"\0")[0].decode()
-        kinds = cuda.CUdevice_attribute
-        major = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        minor = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        self.arch = f"sm_{major}{minor}"
-        self.multiprocessors: int = self._attribute(kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-
-    def _attribute(self, kind: Any) -> int:
-        return int(call(self._cuda.cuDeviceGetAttribute, kind, self._device))
+        known = facts(ordinal)
+        self.name, self.arch = known.name, known.arch
+        kind = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        self.multiprocessors = int(call(cuda.cuDeviceGetAttribute, kind, self._device))
 
     def current(self) -> _Current:
         """Return a guard: inside `with`, this GPU's context is current on the thread; after it, what was before."""
