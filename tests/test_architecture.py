@@ -44,9 +44,10 @@ HOMES = {
     "cuda": frozenset({"device", "jit"}),
     "onnx": frozenset({"graph", "splice", "targets"}),
     "onnxruntime": frozenset({"graph", "splice", "targets"}),
-    "torch": frozenset({"splice"}),
+    "torch": frozenset({"splice", "verify"}),
     "rich": frozenset({"cli"}),
     "click": frozenset({"cli"}),
+    "pynvml": frozenset({"device"}),
 }
 
 # Sizes in lines, or in pieces. An exception names the thing, its own limit, and the note that argues it.

@@ -38,8 +38,9 @@ struct Device {
 struct Context {
   Device* device;
   std::atomic<Stream*> legacy{nullptr};
-  Result lost = CUDA_SUCCESS;             // a kernel's fault: every later call in this context answers it
-  std::atomic<int> blocking_captures{0};  // of streams that the legacy stream waits for
+  Result lost = CUDA_SUCCESS;               // a kernel's fault: every later call in this context answers it
+  std::atomic<int> blocking_captures{0};    // of streams that the legacy stream waits for
+  std::atomic<std::int64_t> busy_until{0};  // by memsets (stream.hpp)
 };
 
 inline Pool<Context> contexts;

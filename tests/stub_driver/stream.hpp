@@ -1,5 +1,8 @@
-// Memory, streams, events and stream capture. Work is done at once, so there is never anything to wait for.
+// Memory, streams, events and stream capture. Work is done at once. Only memsets are said to take a time, of the whole
+// GPU: events that come after them are reached when it is over, and who waits for the GPU waits for that.
 #pragma once
+#include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "device.hpp"
@@ -20,6 +23,8 @@ struct Stream {
 };
 struct Event {
   Context* context;
+  bool timed;
+  std::atomic<std::int64_t> when{0};  // the GPU comes to it; 0 when it was never recorded
 };
 
 inline Pool<Stream> streams;
@@ -78,6 +83,18 @@ inline Result unsafe() {
 #define STUB_UNSAFE \
   if (const Result refused = unsafe(); refused != CUDA_SUCCESS) return refused
 
+// ---- time, in nanoseconds of the host's clock
+
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t kMemsetBytes = 1;  // per nanosecond; the host writes faster, so it can run ahead
+
+inline std::int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
+inline std::int64_t idle_from(const Context& context) { return std::max(now(), context.busy_until.load()); }
+inline void wait_until(std::int64_t when) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(std::max<std::int64_t>(when - now(), 0)));
+}
+inline void wait_for(const Context& context) { wait_until(context.busy_until); }
+
 // ---- memory: pages of the device's addresses, made accessible while they are allocated and never given out twice
 
 inline Device* holder(std::uintptr_t address, std::size_t bytes) {
@@ -124,8 +141,9 @@ inline Result cuMemGetInfo(std::size_t* free_bytes, std::size_t* total) {
 }
 
 inline Result copied(void* to, const void* from, std::size_t bytes, std::uintptr_t device_address) {
-  const Hold hold(structure);
   STUB_NEEDS_CONTEXT;
+  wait_for(*current());
+  const Hold hold(structure);
   if (const Result refused = use_legacy(current()); refused != CUDA_SUCCESS) return refused;
   if (current()->lost != CUDA_SUCCESS) return current()->lost;
   if (holder(device_address, bytes) == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -136,6 +154,20 @@ inline Result cuMemcpyHtoD(std::uintptr_t to, const void* from, std::size_t byte
 }
 inline Result cuMemcpyDtoH(void* to, std::uintptr_t from, std::size_t bytes) {
   return copied(to, reinterpret_cast<const void*>(from), bytes, from);
+}
+inline Result cuMemsetD32Async(std::uintptr_t to, unsigned value, std::size_t count_, Stream* handle) {
+  const Hold hold(structure);
+  STUB_NEEDS_CONTEXT;
+  Stream* stream;
+  if (const Result refused = stream_of(handle, &stream); refused != CUDA_SUCCESS) return refused;
+  Context& context = *stream->context;
+  if (context.lost != CUDA_SUCCESS) return context.lost;
+  if (stream->status != kNone) return CUDA_ERROR_NOT_SUPPORTED;
+  if (count_ == 0) return CUDA_SUCCESS;
+  if (to % 4 != 0 || holder(to, 4 * count_) != context.device) return CUDA_ERROR_INVALID_VALUE;
+  std::fill_n(reinterpret_cast<unsigned*>(to), count_, value);
+  context.busy_until = idle_from(context) + static_cast<std::int64_t>(4 * count_ / kMemsetBytes);
+  return CUDA_SUCCESS;
 }
 
 // ---- streams and events
@@ -162,31 +194,40 @@ inline Result cuStreamSynchronize(Stream* handle) {
   if (const Result refused = stream_of(handle, &stream); refused != CUDA_SUCCESS) return refused;
   if (stream->status != kNone) return stream->status = kInvalidated, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   STUB_UNSAFE;
-  return stream->context->lost;
+  return wait_for(*stream->context), stream->context->lost;
 }
 inline Result cuCtxSynchronize() {
   STUB_NEEDS_CONTEXT;
   if (spoil([](const Stream& stream) { return stream.context == current(); }))  // whatever the modes
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  return current()->lost;
+  return wait_for(*current()), current()->lost;
 }
-inline Result cuEventCreate(Event** event, unsigned) {
+inline Result cuEventCreate(Event** event, unsigned flags) {
   const Hold hold(structure);
   STUB_NEEDS_CONTEXT;
-  return *event = events.make(current()), CUDA_SUCCESS;
+  return *event = events.make(current(), (flags & 2) == 0), CUDA_SUCCESS;
 }
 inline Result cuEventRecord(Event* event, Stream* handle) {
   Stream* stream;
   if (events.find(event) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return stream_of(handle, &stream);
+  if (const Result refused = stream_of(handle, &stream); refused != CUDA_SUCCESS) return refused;
+  return event->when = idle_from(*stream->context), CUDA_SUCCESS;
+}
+inline Result cuEventQuery(Event* event) {
+  STUB_UNSAFE;
+  if (events.find(event) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return event->when > now() ? CUDA_ERROR_NOT_READY : event->context->lost;
 }
 inline Result cuEventSynchronize(Event* event) {
   STUB_UNSAFE;
-  return events.find(event) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (events.find(event) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return wait_until(event->when), CUDA_SUCCESS;
 }
 inline Result cuEventElapsedTime(float* milliseconds, Event* first, Event* last) {
   if (events.find(first) == nullptr || events.find(last) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return *milliseconds = 0.0f, CUDA_SUCCESS;
+  if (!first->timed || !last->timed || first->when == 0 || last->when == 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (std::max(first->when.load(), last->when.load()) > now()) return CUDA_ERROR_NOT_READY;
+  return *milliseconds = static_cast<float>(last->when - first->when) * 1e-6f, CUDA_SUCCESS;
 }
 inline Result cuEventDestroy(Event* event) {
   const Hold hold(structure);

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onekernel.device import machine, places
+from onekernel.device import counters, machine, places
 from onekernel.device.buffer import Buffer, View, numpy_dtype, view
 from onekernel.device.launch import Arguments, Launcher, LaunchShape
 from onekernel.device.parts import shared_limit
@@ -64,7 +64,9 @@ class EmulatedDevice:
     def load(self, binary: bytes, entry: str, shared: int = 0) -> int:
         """Load a kernel; return its handle."""
         del shared
-        return machine.load(binary, f"emulated_{entry}")
+        handle = machine.load(binary, f"emulated_{entry}")
+        counters.loaded()
+        return handle
 
     def launcher(self, handle: int, shape: LaunchShape) -> Launcher:
         """Return a function that runs a kernel to its end; it raises EmulationFault with what the kernel did wrong.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onekernel import settings
 from onekernel._version import __version__
-from onekernel.device import machine
+from onekernel.device import counters, machine
 from onekernel.errors import InvalidInput
 from onekernel.jit.cache import Entry, KernelCache, Label, digest
 from onekernel.jit.compile import emulated, nvrtc
@@ -46,10 +46,13 @@ def _provide_machine() -> None:
 def build_request(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary:
     """Build a request now, whatever a cache holds. Raises CompileError or InvalidInput."""
     name, text, arch = request.name, kernel_text(request), request.arch
-    if not emulate:
-        return nvrtc.compile_cubin(name, text, arch)
-    _provide_machine()
-    return emulated.compile_emulated(name, text, arch, sanitize=sanitize)
+    if emulate:
+        _provide_machine()
+        binary = emulated.compile_emulated(name, text, arch, sanitize=sanitize)
+    else:
+        binary = nvrtc.compile_cubin(name, text, arch)
+    counters.compiled(binary.seconds)
+    return binary
 
 
 def compile_request(request: KernelRequest, *, emulate: bool = False, sanitize: bool = False) -> Binary:
@@ -80,7 +83,8 @@ def find_built(request: KernelRequest, *, emulate: bool = False, sanitize: bool 
 
 
 def keep(request: KernelRequest, binary: Binary, *, emulate: bool = False, sanitize: bool = False) -> None:
-    """Remember what another process has built for a request."""
+    """Remember what a worker process has built for a request; its time counts as this process's."""
+    counters.compiled(binary.seconds)
     _current().adopt(label_of(request, emulate=emulate, sanitize=sanitize).key, binary)
 
 

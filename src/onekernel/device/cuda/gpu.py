@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
+from onekernel.device import counters
 from onekernel.device.buffer import ITEM_BYTES, Buffer, View, numpy_dtype
 from onekernel.device.cuda.driver import call, check, driver
 from onekernel.device.cuda.facts import facts
@@ -69,8 +71,24 @@ class GpuDevice:
         self._context = call(cuda.cuDevicePrimaryCtxRetain, self._device)
         known = facts(ordinal)
         self.name, self.arch = known.name, known.arch
-        kind = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-        self.multiprocessors = int(call(cuda.cuDeviceGetAttribute, kind, self._device))
+        self.multiprocessors = self.attribute("MULTIPROCESSOR_COUNT")
+
+    def attribute(self, name: str) -> int:
+        """Ask the driver for an attribute; its name is what follows CU_DEVICE_ATTRIBUTE_."""
+        kind = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(call(self._cuda.cuDeviceGetAttribute, kind, self._device))
+
+    @property
+    def uuid(self) -> str:
+        """The GPU's name everywhere, as nvidia-smi and NVML spell it: GPU-..., or MIG-... for a slice of one."""
+        found = call(self._cuda.cuDeviceGetUuid, self._device)
+        return f"{'MIG' if facts(self.ordinal).mig else 'GPU'}-{UUID(bytes=bytes(found.bytes))}"
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes of the GPU's memory that are used, by whomever, and all of them."""
+        with self.current():
+            free, total = call(self._cuda.cuMemGetInfo)
+        return int(total) - int(free), int(total)
 
     def current(self) -> _Current:
         """Return a guard: inside `with`, this GPU's context is current on the thread; after it, what was before."""
@@ -81,9 +99,10 @@ class GpuDevice:
         size = max(prod(shape) * ITEM_BYTES[dtype], 1)
         with self.current():
             address = int(call(self._cuda.cuMemAlloc, size))
+        counters.allocated(size)
         view = View(address, dtype, tuple(shape), True, f"cuda:{self.ordinal}")
         buffer = Buffer(view, read=self._download)
-        weakref.finalize(buffer, _free, self._cuda, self._context, address)
+        weakref.finalize(buffer, _free, self._cuda, self._context, address, size)
         return buffer
 
     def upload(self, array: npt.NDArray[Any]) -> Buffer:
@@ -121,6 +140,7 @@ class GpuDevice:
             if shared:
                 most = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 call(cuda.cuFuncSetAttribute, function, most, shared)
+        counters.loaded()
         return LoadedKernel(cuda.CUfunction(int(kernel)), function)
 
     def launcher(self, kernel: LoadedKernel, shape: LaunchShape) -> Launcher:
@@ -156,7 +176,7 @@ class GpuDevice:
             call(self._cuda.cuCtxSynchronize)
 
 
-def _free(cuda: Any, context: Any, address: int) -> None:
+def _free(cuda: Any, context: Any, address: int, size: int) -> None:
     # At interpreter exit the driver may already be gone: then there is nothing left to free. Garbage is collected at
     # any moment, also while a stream is being captured, which a free would spoil in any but the relaxed mode.
     if cuda.cuCtxPushCurrent(context)[0] == cuda.CUresult.CUDA_SUCCESS:
@@ -165,3 +185,4 @@ def _free(cuda: Any, context: Any, address: int) -> None:
         cuda.cuMemFree(address)
         cuda.cuThreadExchangeStreamCaptureMode(before)
         cuda.cuCtxPopCurrent()
+    counters.freed(size)
