@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import onekernel
+from evidence import comparison, speed
 from kernel_cases import layer_norm
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.device.parts import find, part_of
@@ -20,11 +22,15 @@ from onekernel.errors import CompileError
 from onekernel.fusion import kernel as fusion_kernel
 from onekernel.fusion.chain import Chain
 from onekernel.fusion.kernel import ChainKernel
-from onekernel.optimize import judge, story
+from onekernel.optimize import Candidate, judge, story
+from onekernel.optimize.proposals import keep_or_undo
 from onekernel.splice.engine import HostEngine, cpu_session, kernels_on
+from onekernel.splice.onnxruntime import splice
 from onekernel.targets import open_target
-from onekernel.verify import LIMITS, Limit, Speed, Timing, Verdict, relative_error
-from onekernel.verify import find as limit_for
+from onekernel.verify import LIMITS, Limit, Speed, Verdict
+from onekernel.verify.compare import relative_error
+from onekernel.verify.limits import find as limit_for
+from onekernel.verify.place import Place
 from small_models import HIDDEN, ROWS, Builder, meaning
 
 
@@ -107,16 +113,57 @@ def test_a_kernel_that_does_not_compile_is_undone(monkeypatch: pytest.MonkeyPatc
     assert all("no such thing" in item.undone for item in result.candidates)
 
 
-def test_the_whole_is_rejected_when_every_part_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = three_norms()
-    loose = tuple(Limit(row.scope, row.dtype, 1.0 if row.scope == "kernel" else row.limit, "") for row in LIMITS)
+LOOSE = tuple(Limit(row.scope, row.what, 1.0 if row.scope == "kernel" else row.limit, "") for row in LIMITS)
+
+
+def test_what_only_the_whole_shows_to_be_wrong_is_undone_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(story, "engine_for", wrong_in(2, 0.5))
-    result = onekernel.optimize(model, INPUTS, out=tmp_path / "out", limits=loose)
+    result = onekernel.optimize(three_norms(), INPUTS, limits=LOOSE)
+    assert result.verdict.decision == "keep"
+    assert [bool(item.undone) for item in result.candidates] == [False, False, True]
+    assert "limit 0.0001" in result.candidates[2].undone
+
+
+def test_the_whole_is_rejected_when_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    b, output = norm_alone()
+    model = b.model(["x"], [output])
+    monkeypatch.setattr(story, "engine_for", wrong_in(0, 0.5))
+    result = onekernel.optimize(model, INPUTS, out=tmp_path / "out", limits=LOOSE)
     assert result.verdict.decision == "reject"
     assert result.chains == ()
     assert result.out is None
     assert not (tmp_path / "out").exists()
     assert against_original(model, result.model) == 0.0
+
+
+class Imagined:
+    """A bench on which models are timed: each chain is worth `gains`, a factor on the time of a request."""
+
+    times = True
+
+    def __init__(self, gains: Sequence[float]) -> None:
+        self.gains, self.asked = gains, list[tuple[int, ...]]()
+
+    def splice(self, candidates: Sequence[Candidate]) -> Any:
+        return tuple(place for place, item in enumerate(candidates) if not item.undone)
+
+    def judge(self, model: Any, before: Any) -> Verdict:
+        self.asked.append(model)
+        one, two = (1e-3 * prod(self.gains[place] for place in side) for side in (before, model))
+        return Verdict((comparison(),), speed(one, two))
+
+
+def test_proposals_are_judged_one_at_a_time_the_largest_first() -> None:
+    """What is slower is undone, what noise hides stays."""
+    found = onekernel.optimize(three_norms(), INPUTS).candidates
+    savings = [replace(item.saving, seconds=seconds) for item, seconds in zip(found, (1e-6, 3e-6, 2e-6), strict=True)]
+    candidates = [replace(item, saving=saving) for item, saving in zip(found, savings, strict=True)]
+    bench: Any = Imagined([0.999, 0.5, 1.3])
+    decided = keep_or_undo(bench, candidates)
+    assert bench.asked == [(0, 1, 2), (1,), (1, 2), (0, 1), (0, 1)]
+    assert [item.undone for item in decided.candidates] == ["", "", "a request takes 1.3x as long"]
+    assert decided.model == (0, 1)
+    assert (decided.verdict.decision, decided.verdict.rule) == ("keep", "faster")
 
 
 def test_a_result_is_no_better_known_than_what_the_model_rounds_to_inside() -> None:
@@ -126,7 +173,7 @@ def test_a_result_is_no_better_known_than_what_the_model_rounds_to_inside() -> N
     x = b.node("Cast", b.node("Cast", x, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
     verdict = onekernel.optimize(b.model(["x"], [b.node("Relu", x)]), INPUTS).verdict
     assert verdict.decision == "keep"
-    assert {item.limit.dtype for item in verdict.numbers} == {"float16"}
+    assert {item.limit.what for item in verdict.numbers} == {"float16"}
 
 
 def test_empty_outputs_prove_nothing() -> None:
@@ -143,7 +190,10 @@ def test_empty_outputs_prove_nothing() -> None:
 def test_the_whole_can_be_timed_against_the_original() -> None:
     opened = open_target(three_norms(), INPUTS)
     result = onekernel.optimize(opened.model, INPUTS)
-    assert judge.time_model(opened, result.model).gain > 0
+    original = splice(opened.model, (), result.model.engine)
+    timed = judge.time_models(original, result.model, opened, LIMITS, Place())
+    assert timed.gain > 0
+    assert [item.what for item in timed.whole] == ["P50", "P95", "P99"]
 
 
 def test_equal_chains_share_a_kernel_and_others_do_not() -> None:
@@ -172,19 +222,19 @@ def test_a_gpu_is_known_by_its_name_else_by_its_architecture(name: str, key: str
 
 
 @pytest.mark.parametrize(
-    ("emulated", "speed", "words"),
+    ("emulated", "measured", "words"),
     [
         (True, None, "predicted for Tesla T4, not measured"),
         (False, None, "has no CUDA provider"),
-        (False, Speed(Timing((2e-3,), "test"), Timing((1e-3,), "test")), "2 -> 1 ms a call (2.00x)"),
+        (False, speed(2e-3, 1e-3), "2 -> 1 ms a call (2.00x)"),
     ],
 )
-def test_how_the_speed_is_known_is_said(emulated: bool, speed: Speed | None, words: str) -> None:
+def test_how_the_speed_is_known_is_said(emulated: bool, measured: Speed | None, words: str) -> None:
     class Card(EmulatedDevice):
         pass
 
     Card.emulated = emulated
-    assert words in story.speed_note(find("t4"), Card("sm_75"), Verdict((), speed))
+    assert words in story.speed_note(find("t4"), Card("sm_75"), Verdict((), measured))
 
 
 def test_one_launch_is_not_worth_replacing() -> None:
@@ -321,7 +371,7 @@ def test_one_output_that_drifts_does_not_excuse_another(
             return [value + (name == names[moody == "b"]) for name, value in zip(wanted, exact, strict=True)]
 
     opened = open_target(model, INPUTS)
-    fused = story.splice(opened.model, b.chains, wrong_in(1, 1e-2)(None))
+    fused = splice(opened.model, b.chains, wrong_in(1, 1e-2)(None))
     monkeypatch.setattr(judge, "cpu_session", lambda *_, **__: Drifting())
     verdict = judge.judge_model(opened, fused, LIMITS)
     assert verdict.decision == decision

@@ -26,7 +26,7 @@ from onekernel.splice.onnxruntime import splice
 from onekernel.splice.plan import Launch, Segment, cut
 from onekernel.splice.segments import reseeded
 from onekernel.splice.signature import Spec, bind
-from onekernel.verify import relative_error
+from onekernel.verify.compare import relative_error
 from small_models import HIDDEN, ROWS, Builder, meaning
 
 ENGINE = HostEngine(meaning)

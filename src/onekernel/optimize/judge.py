@@ -22,8 +22,10 @@ from onekernel.splice.onnxruntime import splice
 from onekernel.splice.segments import reseeded
 from onekernel.splice.signature import Array
 from onekernel.targets import Target
-from onekernel.verify import Limit, Speed, Timing, Verdict, compare, find, measure
-from onekernel.verify.limits import find_for_model
+from onekernel.verify import Limit, Plan, Speed, Subject, Verdict, compare
+from onekernel.verify.limits import find, find_for_model
+from onekernel.verify.place import Place
+from onekernel.verify.speed import Timing, measure
 
 See = Callable[[int, Sequence[Array], Sequence[Array]], None]
 
@@ -64,10 +66,12 @@ def time_kernels(model: FusedModel, inputs: dict[str, Array], device: GpuDevice)
     return tuple(timings[index] for index in range(len(model.chains)))
 
 
-def time_model(target: Target, model: FusedModel) -> Speed:
-    """Time the original and the spliced model on the same engine, inputs and outputs on the host."""
-    plain = splice(target.model, (), model.engine)
-    return Speed(measure(lambda: plain(target.inputs)), measure(lambda: model(target.inputs)))
+_TIMING = Plan(rounds=0, seconds=2.0)  # the user's inputs alone; seconds for each proposal
+
+
+def time_models(before: FusedModel, after: FusedModel, target: Target, limits: Sequence[Limit], place: Place) -> Speed:
+    """Time two models on the same engine in turn, inputs and outputs on the host."""
+    return measure(Subject(before), Subject(after), target.inputs, _TIMING, limits, place)
 
 
 def judge_kernel(chain: Chain, operands: Sequence[Array], results: Sequence[Array], limits: Sequence[Limit]) -> Verdict:

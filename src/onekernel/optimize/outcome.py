@@ -11,7 +11,8 @@ from onekernel.fusion.chain import Chain, Left
 from onekernel.fusion.cost import Saving
 from onekernel.fusion.kernel import Build
 from onekernel.splice.model import FusedModel
-from onekernel.verify import Comparison, Timing, Verdict
+from onekernel.verify import Comparison, Verdict
+from onekernel.verify.speed import Timing
 
 
 @dataclass(frozen=True)

@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from onekernel.device import Device, get
-from onekernel.device.cuda.gpu import GpuDevice
 from onekernel.device.parts import REFERENCE, Part, find, part_of
 from onekernel.errors import CompileError, InvalidInput
-from onekernel.fusion.chain import Chain
 from onekernel.fusion.cost import predict
 from onekernel.fusion.kernel import Build, compile_all
 from onekernel.fusion.naming import launchable
 from onekernel.fusion.rules import normal_form
 from onekernel.fusion.search import find_chains
-from onekernel.optimize.judge import judge_kernels, judge_model, time_kernels, time_model
+from onekernel.optimize.bench import Bench
 from onekernel.optimize.outcome import Candidate, Optimization
-from onekernel.splice.engine import Engine, engine_for
+from onekernel.optimize.proposals import keep_or_undo
+from onekernel.splice.engine import engine_for
 from onekernel.splice.folder import check_writable
-from onekernel.splice.model import FusedModel
-from onekernel.splice.onnxruntime import splice
 from onekernel.splice.signature import Inputs
-from onekernel.targets import Target, open_target
+from onekernel.targets import open_target
 from onekernel.verify import LIMITS, Limit, Verdict
 
 INTO = ("auto", "onnxruntime")
@@ -64,58 +61,11 @@ def optimize(
     log.info("checking kernels on the device %s", device.name)
     candidates = bench.without_wrong(candidates)
     log.info("comparing with the original")
-    model = bench.splice(candidates)
-    verdict = bench.judge(model)
-    candidates = bench.timed(candidates, model)
-    if verdict.decision == "reject":
-        candidates = [replace(item, undone=item.undone or "undone with the whole") for item in candidates]
-        model = bench.splice(candidates)
+    decided = keep_or_undo(bench, candidates)
+    model, verdict = decided.model, decided.verdict
+    candidates = bench.timed(decided.candidates, model)
     notes = (speed_note(part, device, verdict),)
     return _save(Optimization(opened.name, part, model, verdict, tuple(candidates), search.left, notes), out)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Where candidates are tried: one target, one way to run it, one table of limits."""
-
-    target: Target
-    engine: Engine
-    device: Device
-    limits: Sequence[Limit]
-
-    def splice(self, candidates: Sequence[Candidate]) -> FusedModel:
-        """Put the chains that are still wanted into the model."""
-        chains, values = _kept(candidates), self.target.graph.values
-        read = {operand.name for chain in chains for operand in chain.operands}
-        fixed = {name: array for name in sorted(read) if (array := values[name].constant) is not None}
-        return splice(self.target.model, chains, self.engine, fixed)
-
-    def without_wrong(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Judge every kernel on what it reads in a real run; undo those that are off."""
-        model = self.splice(candidates)
-        known = dict(zip(model.chains, judge_kernels(model, self.target.inputs, self.limits), strict=True))
-        return [_judged(item, known[item.chain]) if not item.undone else item for item in candidates]
-
-    def judge(self, model: FusedModel) -> Verdict:
-        """Judge the whole: its numbers, and its speed where values stay on a GPU."""
-        verdict = judge_model(self.target, model, self.limits)
-        return replace(verdict, speed=time_model(self.target, model)) if self.engine.resident else verdict
-
-    def timed(self, candidates: Sequence[Candidate], model: FusedModel) -> list[Candidate]:
-        """Time every kernel alone; the emulated device has no time worth knowing."""
-        if not isinstance(self.device, GpuDevice):
-            return list(candidates)
-        timings = time_kernels(model, self.target.inputs, self.device)
-        known = dict(zip(model.chains, timings, strict=True))
-        return [replace(item, timing=known.get(item.chain)) for item in candidates]
-
-
-def _kept(candidates: Sequence[Candidate]) -> list[Chain]:
-    return [item.chain for item in candidates if not item.undone]
-
-
-def _judged(item: Candidate, verdict: Verdict) -> Candidate:
-    return replace(item, verdict=verdict, undone="" if verdict.decision == "keep" else verdict.reason)
 
 
 def _place(gpu: str | None) -> tuple[Part, Device]:

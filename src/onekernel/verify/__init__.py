@@ -1,21 +1,14 @@
-"""Proof: numbers, speed and footprint become one verdict. Takes arrays and callables, opens no files."""
+"""Proof: numbers, speed and footprint become one verdict. Takes callables, arrays and metrics, opens no files."""
 
 from __future__ import annotations
 
-from onekernel.verify.compare import Comparison, compare, relative_error
-from onekernel.verify.limits import LIMITS, Limit, find
-from onekernel.verify.measure import Timing, measure
-from onekernel.verify.verdict import Speed, Verdict
+from onekernel.verify.compare import Comparison, compare
+from onekernel.verify.limits import LIMITS, Limit
+from onekernel.verify.numbers import Metric
+from onekernel.verify.plan import Plan
+from onekernel.verify.speed import Speed
+from onekernel.verify.story import verify
+from onekernel.verify.subject import Subject
+from onekernel.verify.verdict import Verdict
 
-__all__ = [
-    "LIMITS",
-    "Comparison",
-    "Limit",
-    "Speed",
-    "Timing",
-    "Verdict",
-    "compare",
-    "find",
-    "measure",
-    "relative_error",
-]
+__all__ = ["LIMITS", "Comparison", "Limit", "Metric", "Plan", "Speed", "Subject", "Verdict", "compare", "verify"]

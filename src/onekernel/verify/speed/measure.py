@@ -1,0 +1,192 @@
+"""Before against after in one process, in turn: requests from end to end, kernels alone, parts, first calls, load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from onekernel.verify.limits import Limit, allowed
+from onekernel.verify.numbers.values import copied
+from onekernel.verify.place import Place
+from onekernel.verify.plan import Plan
+from onekernel.verify.speed.load import Callers, open_loop
+from onekernel.verify.speed.parts import parts
+from onekernel.verify.speed.requests import Requests, timed
+from onekernel.verify.speed.statistics import Array, Change, changes, ratios
+from onekernel.verify.speed.timing import Timing, interleave
+from onekernel.verify.subject import Inputs, Subject
+
+_OPENINGS = 3  # of each side, for first calls
+_LAPS = 400  # samples of a kernel's time
+_FEWEST_TO_DRIFT = 8  # blocks at the start, and as many at the end
+_DRIFT_CONFIDENCE = 0.999
+_CALLS = 5  # in a lap with a warm L2
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured; every Change is in seconds, less being better.
+
+    whole: a request from end to end, P50, P95 and P99. noise: the same of the original against itself. kernels: the
+    GPU's time alone. service: under load. floor: the relative change of the median below which nothing is claimed.
+    """
+
+    before: Timing
+    after: Timing
+    whole: tuple[Change, ...]
+    noise: tuple[Change, ...]
+    floor: float
+    kernels: tuple[Change, ...] = ()
+    first: Change | None = None
+    service: tuple[Change, ...] = ()
+    parts: tuple[Change, ...] = ()
+    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """How many times faster a request became."""
+        return self.before.median / self.after.median
+
+    def unrest(self, change: Change) -> float:
+        """How wide the original's own interval is at the quantile that a change of `whole` or `service` is of."""
+        return max((item.high - item.low for item in self.noise if change.what.endswith(item.what)), default=0.0)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    before: Subject
+    after: Subject
+    inputs: Inputs
+    plan: Plan
+    limits: Sequence[Limit]
+    place: Place
+
+    @property
+    def quantiles(self) -> dict[str, tuple[float, int]]:
+        """Name the quantiles and the samples that each needs."""
+        tails = {f"P{q}": (q / 100, int(allowed(self.limits, "evidence", f"requests for P{q}"))) for q in (95, 99)}
+        return {"P50": (0.5, 1), **tails}
+
+    def samples(self) -> dict[str, Array]:
+        """Time whole requests; the original is there twice, for the noise."""
+        sides = {"before": self.before, "again": self.before, "after": self.after}
+        contenders = {name: self.sampler(side) for name, side in sides.items()}
+        for sample in contenders.values():
+            self.place.warm_up(sample)
+        return interleave(contenders, self.plan.seconds, seed=self.plan.seed)
+
+    def sampler(self, side: Subject) -> Callable[[], float]:
+        """Make requests to a side, timed until their work has ended."""
+        return timed(side.call, Requests(self.inputs, self.plan), self.place.settle)
+
+    def changes(self, what: str, one: Array, two: Array) -> tuple[Change, ...]:
+        return tuple(changes(what, one, two, self.quantiles, self.plan.confidence, self.plan.seed))
+
+    def median(self, what: str, one: Array, two: Array) -> Change:
+        return changes(what, one, two, {"": (0.5, 1)}, self.plan.confidence, self.plan.seed)[0]
+
+    def kernels(self) -> tuple[Change, ...]:
+        """Time what runs on the GPU, without the host's gaps; empty where a side waits for the GPU itself."""
+        if (stopwatch := self.place.stopwatch) is None:
+            return ()
+        found = []
+        for warm, name in ((True, "kernels, L2 warm"), (False, "kernels, L2 cold")):
+            laps = {
+                side: partial(stopwatch.lap, partial(subject.call, copied(self.inputs)), calls=_CALLS, warm=warm)
+                for side, subject in (("before", self.before), ("after", self.after))
+            }
+            if any(lap() is None for lap in laps.values()):
+                return ()
+            rows = interleave(laps, self.plan.seconds / 4, seed=self.plan.seed, most=_LAPS)  # type: ignore[arg-type]
+            one, two = (rows[side].astype(np.float64) for side in ("before", "after"))
+            if np.isnan(one).any() or np.isnan(two).any():
+                return ()
+            found.append(self.median(name, one, two))
+        return tuple(found)
+
+    def first(self) -> Change | None:
+        """Open both sides anew, in turn, and time their first calls; the interval is that of all pairs."""
+        if self.before.reopen is None or self.after.reopen is None:
+            return None
+        taken: dict[str, list[float]] = {"before": [], "after": []}
+        for number in range(_OPENINGS):
+            sides = [("before", self.before.reopen), ("after", self.after.reopen)]
+            for name, reopen in sides if number % 2 else sides[::-1]:
+                call, inputs = reopen(), copied(self.inputs)
+                start = time.perf_counter()
+                call(inputs)
+                self.place.settle()
+                taken[name].append(time.perf_counter() - start)
+        pairs = [after / before for after in taken["after"] for before in taken["before"]]
+        one, two = (float(np.median(taken[name])) for name in ("before", "after"))
+        return Change("first call", "s", one, two, min(pairs), max(pairs), _OPENINGS)
+
+    def service(self) -> tuple[Change, ...]:
+        """Time requests that arrive at random, and from several callers at a time, as far as the plan asks."""
+        plan, found = self.plan, list[Change]()
+        if plan.rate is not None:
+            samplers = {"before": self.sampler(self.before), "after": self.sampler(self.after)}
+            rows = open_loop(samplers, plan.rate, plan.seconds, plan.seed)
+            found += self.changes(f"at {plan.rate:g} requests/s", rows["before"], rows["after"])
+        for count in plan.streams:
+            callers = Callers(self.place, lambda: Requests(self.inputs, plan), count)
+            rows = callers.throughput({"before": self.before, "after": self.after}, plan.seconds)
+            found.append(self.median(f"per request, {count} callers", rows["before"], rows["after"]))
+        return tuple(found)
+
+
+def measure(
+    before: Subject, after: Subject, inputs: Inputs, plan: Plan, limits: Sequence[Limit], place: Place
+) -> Speed:
+    """Time both sides on requests that are never quite the same."""
+    bench = _Bench(before, after, inputs, plan, limits, place)
+    first = bench.first()
+    rows = bench.samples()
+    one, again, two = (rows[name] for name in ("before", "again", "after"))
+    noise = bench.changes("", one, again)
+    floor = max(allowed(limits, "change", "time"), noise[0].high - noise[0].low)  # twice half the interval
+    clock = "host clock" if place.gpu is None else "host clock, until the GPU is done"
+    whole = bench.changes("", one, two)
+    speed = Speed(_timing(one, clock), _timing(two, clock), whole, noise, floor, bench.kernels(), first)
+    return replace(
+        speed,
+        service=bench.service(),
+        parts=tuple(parts(before, after, inputs, place, plan.confidence)),
+        doubts=tuple(_doubts(noise[0], floor, one, allowed(limits, "change", "drift"))),
+        notes=tuple(_notes(whole, bench.quantiles)),
+    )
+
+
+def _timing(rows: Array, clock: str) -> Timing:
+    return Timing(tuple(rows.reshape(-1).tolist()), clock)
+
+
+def _doubts(noise: Change, floor: float, before: Array, drift: float) -> list[str]:
+    """Distrust a machine on which the original differs from itself, or is another at the end than at the start."""
+    doubts = []
+    if noise.rose(floor) or noise.fell(floor):
+        doubts.append(f"the original differs from itself: {noise}")
+    quarter = len(before) // 4
+    if quarter < _FEWEST_TO_DRIFT:
+        return doubts
+    ((low, high),) = ratios(before[:quarter], before[-quarter:], [0.5], _DRIFT_CONFIDENCE, 0)
+    if low > 1 + drift or high < 1 - drift:
+        change = float(np.median(before[-quarter:]) / np.median(before[:quarter])) - 1
+        doubts.append(f"the machine drifted: the original took {change:+.0%} at the end")
+    return doubts
+
+
+def _notes(whole: Sequence[Change], needs: dict[str, tuple[float, int]]) -> list[str]:
+    return [
+        f"{change.what} rests on {change.samples} of the {needs[change.what][1]} requests that it needs: not judged"
+        for change in whole
+        if not change.enough
+    ]
+
+
+__all__ = ["Speed", "Timing", "measure"]
