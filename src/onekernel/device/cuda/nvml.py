@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from onekernel.errors import DeviceError, MissingExtra
@@ -11,7 +10,6 @@ from onekernel.errors import DeviceError, MissingExtra
 if TYPE_CHECKING:
     from onekernel.device.cuda.gpu import GpuDevice
 
-_POLL = 5e-4  # seconds between two looks at the energy counter, which is updated every 10 to 100 ms
 # The bits of nvmlClocksEventReasons; an idle GPU (1) and clocks that were asked for (2) slow nothing down.
 _WANTED = 0x1 | 0x2
 _REASONS = {
@@ -80,16 +78,6 @@ class Meter:
             "celsius": self.celsius(),
             "throttled": list(self.throttled()),
         }
-
-    def next_update(self, timeout: float = 0.5) -> float:
-        """Wait until the energy counter moves, and return it: windows then begin and end at its updates.
-
-        It is returned as it is when it has not moved for `timeout` seconds.
-        """
-        end, before = monotonic() + timeout, self.joules()
-        while (now := self.joules()) == before and monotonic() < end:
-            sleep(_POLL)
-        return now
 
     def _find(self, device: GpuDevice) -> Any:
         """Find the GPU by its UUID: NVML does not number GPUs as CUDA does. Some containers know only its bus."""

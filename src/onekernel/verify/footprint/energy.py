@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onekernel.verify.speed.statistics import Change
 
@@ -20,15 +20,22 @@ _UPDATE = 0.5  # seconds by which the counter must have changed
 _ORDER = ("before", "after", "after", "before")
 
 
-def energy(meter: Meter, calls: Mapping[str, Callable[[], object]], seconds: float) -> list[Change]:
-    """Return energy per request (J) and mean power (W) of both sides; the interval is that of all pairs of windows."""
+def energy(
+    meter: Meter, calls: Mapping[str, Callable[[], object]], seconds: float
+) -> tuple[list[Change], dict[str, Any]]:
+    """Return energy per request (J) and mean power (W), and the GPU's clocks and heat at the end of each side's work.
+
+    The intervals are those of all pairs of windows.
+    """
+    states: dict[str, Any] = {}
     joules: dict[str, list[float]] = {name: [] for name in calls}
     watts: dict[str, list[float]] = {name: [] for name in calls}
     for name in _ORDER:
         spent, lasted, requests = _window(meter, calls[name], seconds)
         joules[name].append(spent / requests)
         watts[name].append(spent / lasted)
-    return [_change("energy per request", "J", joules), _change("mean power", "W", watts)]
+        states[name] = meter.state()
+    return [_change("energy per request", "J", joules), _change("mean power", "W", watts)], states
 
 
 def _window(meter: Meter, call: Callable[[], object], seconds: float) -> tuple[float, float, int]:

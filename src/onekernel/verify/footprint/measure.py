@@ -24,7 +24,7 @@ _TURNS = 2  # of each side; the smaller peak counts: what comes once is not the 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What was measured. What could not be is said in `notes`; `state` is the GPU's clocks and heat at the end."""
+    """What was measured. What could not be is said in `notes`; `state` is the GPU after each side's work."""
 
     costs: tuple[Change, ...] = ()
     notes: tuple[str, ...] = ()
@@ -105,9 +105,8 @@ def _energy(
 
     calls = {name: timed(side.call, Requests(inputs, plan), place.settle) for name, side in sides.items()}
     try:
-        meter = open_meter(place.gpu)
-        found = energy(meter, calls, plan.energy)
-        return meter.state(), found
+        found, states = energy(open_meter(place.gpu), calls, plan.energy)
+        return states, found
     except (MissingExtra, DeviceError) as error:
         notes.append(f"energy: not measured ({error})")
         return {}, []

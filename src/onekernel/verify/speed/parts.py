@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +12,13 @@ import numpy as np
 from onekernel.verify.numbers.values import copied
 from onekernel.verify.place import Place
 from onekernel.verify.speed.statistics import Array, Change, ratios
-from onekernel.verify.subject import Inputs, Subject
+from onekernel.verify.subject import Inputs, See, Subject
 
 REST = "(rest)"  # what ends after the last part that was shown
-_ROUNDS = 60
+_ROUNDS, _WARM = 60, 3
+_MARGINS = (2, 8)  # how many times as long as the host needs the GPU is held; the second when the first fails
+
+Watch = Callable[[Inputs, See], Any]
 
 
 def parts(before: Subject, after: Subject, inputs: Inputs, place: Place, confidence: float) -> list[Change]:
@@ -26,6 +29,8 @@ def parts(before: Subject, after: Subject, inputs: Inputs, place: Place, confide
     if before.watch is None or after.watch is None:
         return []
     one, two = _sample(before, after, inputs, place)
+    if not one or not two:
+        return []
     names = sorted(one.keys() | two.keys(), key=lambda name: -float(np.median(one.get(name, np.zeros(1)))))
     each = 1 - (1 - confidence) / len(names)
     return [_change(name, one.get(name), two.get(name), each) for name in names]
@@ -43,42 +48,52 @@ def _change(name: str, before: Array | None, after: Array | None, confidence: fl
 def _sample(before: Subject, after: Subject, inputs: Inputs, place: Place) -> tuple[dict[str, Array], dict[str, Array]]:
     """Watch both in turn; returns [rounds, 1] by part. Parts that not every round shows are left out."""
     rounds: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
-    watch = _on_gpu if place.gpu is not None else _on_host
-    for number in range(_ROUNDS + 3):
+    for number in range(_ROUNDS + _WARM):
         for side in (0, 1) if number % 2 else (1, 0):
-            subject = (before, after)[side]
-            assert subject.watch is not None
-            rounds[side].append(watch(subject.watch, copied(inputs), place))
+            watch = (before, after)[side].watch
+            assert watch is not None
+            given = copied(inputs)
+            rounds[side].append(_on_host(watch, given) if place.stopwatch is None else _on_gpu(watch, given, place))
     one, two = (
-        {name: np.array([[row[name]] for row in seen[3:]]) for name in seen[-1] if all(name in row for row in seen)}
+        {name: np.array([[row[name]] for row in seen[_WARM:]]) for name in seen[-1] if all(name in row for row in seen)}
         for seen in rounds
     )
     return one, two
 
 
-def _on_host(watch: Callable[..., Any], inputs: Inputs, place: Place) -> dict[str, float]:
-    del place
-    return _times(watch, inputs, time.perf_counter, lambda first, last: last - first)
+def _on_host(watch: Watch, inputs: Inputs) -> dict[str, float]:
+    return _between(_marks(watch, inputs, time.perf_counter), lambda first, last: last - first)
 
 
-def _on_gpu(watch: Callable[..., Any], inputs: Inputs, place: Place) -> dict[str, float]:
-    """Read the GPU's clock at the end of each part; the host runs ahead, so that its own time is in none of them."""
+def _on_gpu(watch: Watch, inputs: Inputs, place: Place) -> dict[str, float]:
+    """Read the GPU's clock at the end of each part, the host being ahead: its own time is in none of them.
+
+    Empty where the side waits for the GPU itself; see `Stopwatch.lap`.
+    """
     stopwatch = place.stopwatch
     assert stopwatch is not None
     start = time.perf_counter()
     watch(inputs, lambda *_: None)
-    enqueueing = time.perf_counter() - start
-    stopwatch.hold(2 * enqueueing)
-    return _times(watch, inputs, stopwatch.mark, stopwatch.seconds)
+    host = time.perf_counter() - start
+    for margin in _MARGINS:
+        stopwatch.hold(margin * host)
+        marks = _marks(watch, inputs, stopwatch.mark)
+        ahead = not stopwatch.reached(marks[0][1])
+        place.settle()
+        if ahead:
+            return _between(marks, stopwatch.seconds)
+    return {}
 
 
-def _times(
-    watch: Callable[..., Any], inputs: Inputs, mark: Callable[[], Any], between: Callable[[Any, Any], float]
-) -> dict[str, float]:
+def _marks(watch: Watch, inputs: Inputs, mark: Callable[[], Any]) -> list[tuple[str, Any]]:
     marks = [("", mark())]
     watch(inputs, lambda name, _: marks.append((name, mark())))
-    marks.append((REST, mark()))
-    seconds: dict[str, float] = {}
+    return [*marks, (REST, mark())]
+
+
+def _between(marks: Sequence[tuple[str, Any]], seconds: Callable[[Any, Any], float]) -> dict[str, float]:
+    """Return the time of each part; what is shown several times is added up."""
+    found: dict[str, float] = {}
     for (_, first), (name, last) in pairwise(marks):
-        seconds[name] = seconds.get(name, 0.0) + between(first, last)
-    return seconds
+        found[name] = found.get(name, 0.0) + seconds(first, last)
+    return found
