@@ -96,14 +96,12 @@ def _figure(verdict: Verdict) -> Figure:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     lines = _wrapped(verdict.reason, _LINES)
-    if verdict.speed is not None and verdict.worst is not None:
-        lines += _wrapped(f"numbers: {verdict.worst}", 1)
+    lines += _wrapped(f"numbers: {verdict.worst}", 1) if verdict.speed and verdict.worst else []
     panels = _panels(verdict)
     head = 0.75 + _LINE * len(lines)
     height = head + sum(inches for inches, _ in panels)
-    figure = Figure(
-        (_WIDTH, height), layout=ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height), w_pad=0.12, h_pad=0.08)
-    )
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height), w_pad=0.12, h_pad=0.08)
+    figure = Figure((_WIDTH, height), layout=layout)
     title, color = f"{verdict.decision.upper()}: {verdict.rule}", _DECISIONS[verdict.decision]
     figure.text(0.012, 1 - 0.38 / height, title, color=color, fontsize=18, weight="bold", va="center")
     figure.text(0.012, 1 - 0.63 / height, "\n".join(lines), fontsize=10, va="top", linespacing=1.25)
@@ -135,8 +133,7 @@ def _panels(verdict: Verdict) -> list[Panel]:
 
 def _kernels_and_rest(speed: Speed) -> list[Change]:
     """Split a request in two where it shows no parts of itself."""
-    kernels = next((change for change in speed.kernels if change.what == "kernels, L2 warm"), None)
-    if kernels is None:
+    if (kernels := next((item for item in speed.kernels if item.what == "kernels, L2 warm"), None)) is None:
         return []
     before, after = (getattr(speed.whole[0], side) - getattr(kernels, side) for side in ("before", "after"))
     return [kernels, Change("host and gaps", "s", before, after, 1, 1)]
@@ -153,13 +150,13 @@ def _distribution(speed: Speed, axes: Axes) -> None:
     _band(axes, speed.whole[0].before, speed.floor)
     for change in speed.whole:
         _mark(axes, change)
-    _span(axes, min(curve[0] for curve in curves), max(curve[-1] for curve in curves), 0.2)
+    _span(axes, min(curve[0] for curve in curves), max(curve[-1] for curve in curves), 0.16)
     axes.set_xlabel(f"time of a request, {_write_ticks(axes, 's')} ({speed.before.clock})")
     shares = (0, 0.5, 0.9, 0.95, 0.99, 0.999)
     axes.set_yticks([-math.log10(1 - share) for share in shares], [f"{share * 100:g} %" for share in shares])
     axes.set_ylim(0, top + 0.12)
     axes.set_title("Requests answered within a time")
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), borderpad=0)
+    axes.legend(loc="lower left", bbox_to_anchor=(1, 0), borderpad=0)
 
 
 def _mark(axes: Axes, change: Change) -> None:
@@ -170,11 +167,9 @@ def _mark(axes: Axes, change: Change) -> None:
         axes.vlines(value, 0, height, color=color, linewidth=1, linestyle=":")
         axes.plot([value], [height], "o", color=color, markerfacecolor=color if change.enough else "white", zorder=3)
         text = f"{change.what} {_tell(value, 's')}" + ("" if change.enough else ", too few")
-        place, across, along = ((-6, 2), "right", "bottom") if left else ((6, -2), "left", "top")
+        away, ha, va = ((-6, 2), "right", "bottom") if left else ((6, -2), "left", "top")
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.85}
-        axes.annotate(
-            text, (value, height), place, textcoords="offset points", color=color, ha=across, va=along, bbox=box
-        )
+        axes.annotate(text, (value, height), away, textcoords="offset points", color=color, ha=ha, va=va, bbox=box)
 
 
 def _waterfall(bars: Sequence[Bar], axes: Axes) -> None:
@@ -191,8 +186,8 @@ def _waterfall(bars: Sequence[Bar], axes: Axes) -> None:
     ends = [bar.end for bar in bars]
     axes.set_xlim(min(0.0, *ends), (max(ends) or 1) * 1.16)
     _name_rows(axes, [bar.name for bar in bars])
-    axes.set_xlabel(f"sum of the parts, {_write_ticks(axes, 's')} (green: less, orange: more)")
-    axes.set_title("Where the time went")
+    scale = f"sum of the parts, {_write_ticks(axes, 's')} (green: less, orange: more)"
+    axes.set(title="Where the time went", xlabel=scale)
 
 
 def _ratios(changes: Sequence[Change], new: Sequence[Change], floor: float, axes: Axes) -> None:
@@ -213,8 +208,8 @@ def _ratios(changes: Sequence[Change], new: Sequence[Change], floor: float, axes
     _write_ticks(axes)
     _name_rows(axes, [change.what for change in changes])
     told = ", ".join(f"{change.what} (0 before, now {_tell(change.after, change.unit)})" for change in new)
-    axes.set_xlabel("\n".join(_wrapped(f"after / before; without a ratio: {told}" if told else "after / before", 3)))
-    axes.set_title("After over before, with intervals")
+    scale = "\n".join(_wrapped(f"after / before; without a ratio: {told}" if told else "after / before", 3))
+    axes.set(title="After over before, with intervals", xlabel=scale)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0)
 
 
@@ -225,15 +220,17 @@ def _numbers(comparisons: Sequence[Comparison], of: int, axes: Axes) -> None:
         limit, color = item.limit.limit, _LESS if item.passed else _MORE
         error = item.error / limit if limit else math.inf if item.error else 0.0
         axes.barh(row, np.clip(error, low, high) - low, left=low, color=color, height=0.68)
-        text = f"error {item.error:.2g}, limit {limit:.2g}" if item.error else "equal"
-        _beside(axes, row, text if item.passed else f"FAILED ({item.problem}): {text}", _HINT if item.passed else _MORE)
+        text = f"error {item.error:.2g}, limit {limit:.2g}"
+        if item.passed:
+            _beside(axes, row, text if item.error else "equal", _HINT)
+        else:
+            _beside(axes, row, f"FAILED ({item.problem}): {text}", _DECISIONS["reject"])
     axes.axvline(1, color=_HINT, linewidth=1.5)
-    axes.set_xscale("log")
-    axes.set_xlim(low, high)
+    axes.set(xscale="log", xlim=_ERRORS)
     _write_ticks(axes)
     _name_rows(axes, [item.name for item in comparisons])
-    axes.set_xlabel("error / limit; beyond 1 is wrong")
-    axes.set_title("Results against their limits" + (f", {len(comparisons)} of {of}" if of > len(comparisons) else ""))
+    some = f", {len(comparisons)} of {of}" if of > len(comparisons) else ""
+    axes.set(title=f"Results against their limits{some}", xlabel="error / limit; beyond 1 is wrong")
 
 
 def _band(axes: Axes, middle: float, floor: float) -> None:
