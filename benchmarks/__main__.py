@@ -1,6 +1,7 @@
 """Run the benchmarks: `python -m benchmarks [TABLE ...] [--out FOLDER] [--commit HASH]`.
 
-rows, columns, proof need a GPU; launch takes the stub driver when there is none; compile needs neither.
+rows, columns, proof need a GPU; launch takes the stub driver when there is none; compile needs neither; verdicts
+verifies on the host, and on a GPU where there is one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rich.console import Console
 from benchmarks import show, stub
 from onekernel import device
 
-TABLES = ("rows", "columns", "proof", "launch", "compile")
+TABLES = ("rows", "columns", "proof", "launch", "compile", "verdicts")
 NEED_GPU = ("rows", "columns", "proof")
 
 
@@ -41,18 +42,19 @@ def main() -> int:
     from benchmarks.conditions import conditions
 
     told = conditions(options.commit)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
     failed = False
     for name in wanted:
-        record: dict[str, Any] = {**told, name: _measure(name, Console(stderr=True))}
+        record: dict[str, Any] = {**told, name: _measure(name, Console(stderr=True), options.out)}
         failed |= name == "proof" and not record[name]["clean"]
         show.table(Console(width=160), name, record)
         if options.out:
-            options.out.mkdir(parents=True, exist_ok=True)
             (options.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 1 if failed else 0
 
 
-def _measure(name: str, progress: Console) -> Any:
+def _measure(name: str, progress: Console, out: Path | None) -> Any:
     def say(what: str) -> None:
         progress.print(what, style="dim")
 
@@ -63,6 +65,10 @@ def _measure(name: str, progress: Console) -> Any:
         from benchmarks import compile, launch
 
         return (launch if name == "launch" else compile).run(say)
+    if name == "verdicts":
+        from benchmarks import verdicts
+
+        return verdicts.run(say, out)
     from benchmarks import chains, problems, proof
 
     if name == "proof":

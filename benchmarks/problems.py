@@ -66,8 +66,8 @@ class Problem:
     def decomposed(self, x: Any, weight: Any, bias: Any) -> Any:
         """Compute with the operators of the exported model."""
         if not self.columns:
-            return _nine(x, weight, bias)
-        y = _nine(x.transpose(1, 2), weight, bias).transpose(1, 2)
+            return nine(x, weight, bias)
+        y = nine(x.transpose(1, 2), weight, bias).transpose(1, 2)
         return y * (torch.erf(y / 1.4142135623730951) + 1.0) * 0.5
 
     def library(self, x: Any, weight: Any, bias: Any) -> Any:
@@ -79,7 +79,8 @@ class Problem:
         )
 
 
-def _nine(x: Any, weight: Any, bias: Any) -> Any:
+def nine(x: Any, weight: Any, bias: Any) -> Any:
+    """Normalise the last axis by nine operators."""
     mean = x.mean(-1, keepdim=True)
     centred = x - mean
     variance = centred.pow(2).mean(-1, keepdim=True)

@@ -16,6 +16,8 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
     place = f"{record['gpu']}, {record['commit'][:10]}"
     if name == "proof":
         console.print_json(data=record[name])
+    elif name == "verdicts":
+        _verdicts(console, record[name], f"verdicts: {place}")
     elif name == "launch":
         _launches(console, record[name], f"launch: microseconds of the calling thread, {place}")
     elif name == "compile":
@@ -29,6 +31,17 @@ def _launches(console: Console, rows: dict[str, Any], title: str) -> None:
     raw = next(iter(rows.values()))["median"]
     for name, sample in rows.items():
         drawn.add_row(name, f"{sample['median']:.2f}", f"{sample['spread']:.2f}", f"{sample['median'] / raw:.2f}x")
+    console.print(drawn)
+
+
+def _verdicts(console: Console, rows: dict[str, Any], title: str) -> None:
+    drawn = Table("case", "decision", "rule", "reason", title=title)
+    for where, row in rows["itself"].items():
+        verdicts = ", ".join(f"{count} x {name}" for name, count in row["verdicts"].items())
+        drawn.add_row(f"itself, {where}", verdicts, "", f"P50 apart by {row['largest_difference']:.2%} at most")
+    for name, row in rows.items():
+        if name != "itself":
+            drawn.add_row(name, row["decision"], row["rule"], row["reason"])
     console.print(drawn)
 
 
