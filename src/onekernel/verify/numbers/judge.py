@@ -82,7 +82,7 @@ class _Judge:
             self._rounds()
             if all(item.passed for item in self.worst.values()):
                 self._repeats()
-        failed = not all(item.passed for item in self.worst.values())
+        failed = any(item.problem not in ("", "raised") for item in self.worst.values())  # who raises has no parts
         divergence = first_divergence(sides.before, sides.after, sides.inputs, sides.limits) if failed else None
         return Numbers(tuple(self.worst.values()), divergence, tuple(self.doubts), tuple(self.notes))
 
