@@ -16,32 +16,41 @@ if TYPE_CHECKING:
     from onekernel.doctor import Health, doctor
     from onekernel.jit.kernel import kernel
     from onekernel.optimize import Optimization, optimize
+    from onekernel.proof import verify
     from onekernel.splice import FusedModel, load
-    from onekernel.verify import LIMITS, Verdict
+    from onekernel.verify import LIMITS, Metric, Plan, Subject, Verdict
 
 __all__ = [
     "LIMITS",
     "FusedModel",
     "Health",
+    "Metric",
     "Optimization",
+    "Plan",
+    "Subject",
     "Verdict",
     "__version__",
     "doctor",
     "kernel",
     "load",
     "optimize",
+    "verify",
 ]
 
 _HOMES = {
     "LIMITS": "verify",
     "FusedModel": "splice",
     "Health": "doctor",
+    "Metric": "verify",
     "Optimization": "optimize",
+    "Plan": "verify",
+    "Subject": "verify",
     "Verdict": "verify",
     "doctor": "doctor",
     "kernel": "jit",
     "load": "splice",
     "optimize": "optimize",
+    "verify": "proof",
 }
 
 
