@@ -295,15 +295,34 @@ def test_too_few_requests_for_a_percentile_are_said(clock: Clock) -> None:
     assert any("P99 rests on" in note and "not judged" in note for note in verdict.notes)
 
 
-def test_a_machine_that_drifts_proves_nothing(clock: Clock) -> None:
+def drifting(clock: Clock, seconds: float, by: float) -> Callable[[Any], Any]:
+    """Take longer and longer: after a second, `by` times as much more."""
     start = clock.now
+    return lambda x: (clock.spend(seconds * (1 + by * (clock.now - start))), softmax(x))[1]
 
-    def drifting(seconds: float) -> Callable[[Any], Any]:
-        return lambda x: (clock.spend(seconds * (1 + (clock.now - start))), softmax(x))[1]
 
-    verdict = verify(drifting(1e-4), drifting(5e-5), [X], plan=QUICK)
+def test_a_machine_that_drifts_does_so_for_both(clock: Clock) -> None:
+    verdict = verify(drifting(clock, 1e-4, 1), drifting(clock, 5e-5, 1), [X], plan=QUICK)
+    assert outcome(verdict) == ("keep", "faster")
+    assert verdict.speed is not None
+    assert verdict.speed.gain == pytest.approx(2, rel=0.01)
+    assert any("the machine drifted: the original took +" in note for note in verdict.notes)
+
+
+def test_a_gain_that_fades_proves_nothing(clock: Clock) -> None:
+    verdict = verify(lasting(clock, 1e-4), drifting(clock, 5e-5, 0.5), [X], plan=QUICK)
     assert outcome(verdict) == ("inconclusive", "unsteady machine")
-    assert "drifted" in verdict.reason
+    assert "the ratio drifted from 0." in verdict.reason
+
+
+def test_a_machine_of_two_speeds_widens_no_interval(clock: Clock) -> None:
+    """Slow and fast spells last for many requests: both sides of a block meet the same."""
+
+    def moody(seconds: float) -> Callable[[Any], Any]:
+        return lambda x: (clock.spend(seconds * (1.7 if int(clock.now * 20) % 2 else 1)), softmax(x))[1]
+
+    verdict = verify(moody(1e-4), moody(0.97e-4), [X], plan=QUICK)
+    assert outcome(verdict) == ("keep", "faster")
 
 
 def pipeline(clock: Clock, **parts: float) -> Subject:

@@ -88,7 +88,7 @@ def slower(evidence: Evidence) -> Ruling | None:
 def void(evidence: Evidence) -> Ruling | None:
     """Faster somewhere and not as a whole: locally good, globally void."""
     speed = _speed(evidence)
-    if not speed.whole[0].stayed(max(speed.floor, evidence.allowed("change", "time"))):
+    if not speed.whole[0].stayed(evidence.allowed("change", "time")):
         return None
     local = [item for item in (*speed.kernels, *_weighty(evidence)) if item.fell(speed.floor)]
     if local:
@@ -156,10 +156,11 @@ def no_difference(evidence: Evidence) -> Ruling:
     """Say what is missing for a decision."""
     speed = _speed(evidence)
     whole = speed.whole[0]
-    if whole.stayed(speed.floor):
-        reason = f"no difference beyond {speed.floor:.1%}: a request takes {_ratio(whole)}"
+    if whole.stayed(small := evidence.allowed("change", "time")):
+        reason = f"no difference beyond {small:.1%}: a request takes {_ratio(whole)}"
         return Ruling("inconclusive", "no difference", reason)
-    reason = f"a request takes {_ratio(whole)}, which {speed.floor:.1%} of noise does not decide"
+    between = f"({whole.low:.3g} to {whole.high:.3g})"
+    reason = f"a request takes {_ratio(whole)} {between}, which {speed.floor:.1%} of noise does not decide"
     half, away = (whole.high - whole.low) / 2, abs(whole.ratio - 1) - speed.floor
     if away > 0:
         reason += f"; about {max(2, round((half / away) ** 2 + 0.5))} times as many requests would"

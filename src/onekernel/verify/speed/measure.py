@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +17,12 @@ from onekernel.verify.plan import Plan
 from onekernel.verify.speed.load import Callers, open_loop
 from onekernel.verify.speed.parts import parts
 from onekernel.verify.speed.requests import Requests, timed
-from onekernel.verify.speed.statistics import Array, Change, changes, ratios
+from onekernel.verify.speed.statistics import Array, Change, median_change, paired, tail_changes
 from onekernel.verify.speed.timing import Timing, interleave
 from onekernel.verify.subject import Inputs, Subject
+
+if TYPE_CHECKING:
+    from onekernel.device.cuda.stopwatch import Stopwatch
 
 _OPENINGS = 3  # of each side, for first calls
 _LAPS = 400  # samples of a kernel's time
@@ -50,7 +54,7 @@ class Speed:
     @property
     def gain(self) -> float:
         """How many times faster a request became."""
-        return self.before.median / self.after.median
+        return 1 / self.whole[0].ratio
 
     def unrest(self, change: Change) -> float:
         """How wide the original's own interval is at the quantile that a change of `whole` or `service` is of."""
@@ -67,10 +71,9 @@ class _Bench:
     place: Place
 
     @property
-    def quantiles(self) -> dict[str, tuple[float, int]]:
-        """Name the quantiles and the samples that each needs."""
-        tails = {f"P{q}": (q / 100, int(allowed(self.limits, "evidence", f"requests for P{q}"))) for q in (95, 99)}
-        return {"P50": (0.5, 1), **tails}
+    def tails(self) -> dict[str, tuple[float, int]]:
+        """Name the quantiles beyond the median, and the samples that each needs."""
+        return {f"P{q}": (q / 100, int(allowed(self.limits, "evidence", f"requests for P{q}"))) for q in (95, 99)}
 
     def samples(self) -> dict[str, Array]:
         """Time whole requests; the original is there twice, for the noise."""
@@ -85,10 +88,13 @@ class _Bench:
         return timed(side.call, Requests(self.inputs, self.plan), self.place.settle)
 
     def changes(self, what: str, one: Array, two: Array) -> tuple[Change, ...]:
-        return tuple(changes(what, one, two, self.quantiles, self.plan.confidence, self.plan.seed))
+        """Compare P50, P95 and P99."""
+        tails = tail_changes(what, one, two, self.tails, self.plan.confidence)
+        return (self.median(f"{what} P50".strip(), one, two), *tails)
 
     def median(self, what: str, one: Array, two: Array) -> Change:
-        return changes(what, one, two, {"": (0.5, 1)}, self.plan.confidence, self.plan.seed)[0]
+        """Compare medians."""
+        return median_change(what, one, two, self.plan.confidence, self.plan.seed)
 
     def kernels(self) -> tuple[Change, ...]:
         """Time what runs on the GPU, without the host's gaps; empty where a side waits for the GPU itself."""
@@ -96,18 +102,23 @@ class _Bench:
             return ()
         found = []
         for warm, name in ((True, "kernels, L2 warm"), (False, "kernels, L2 cold")):
-            laps = {
-                side: partial(stopwatch.lap, partial(subject.call, copied(self.inputs)), calls=_CALLS, warm=warm)
-                for side, subject in (("before", self.before), ("after", self.after))
-            }
-            if any(lap() is None for lap in laps.values()):
+            laps = self._laps(stopwatch, warm, _CALLS) or self._laps(stopwatch, warm, 1)
+            if laps is None:
                 return ()
-            rows = interleave(laps, self.plan.seconds / 4, seed=self.plan.seed, most=_LAPS)  # type: ignore[arg-type]
-            one, two = (rows[side].astype(np.float64) for side in ("before", "after"))
-            if np.isnan(one).any() or np.isnan(two).any():
-                return ()
-            found.append(self.median(name, one, two))
+            found.append(self.median(name, *laps))
         return tuple(found)
+
+    def _laps(self, stopwatch: Stopwatch, warm: bool, calls: int) -> tuple[Array, Array] | None:
+        """Time both sides' work on the GPU; None where the host cannot be ahead of it."""
+        laps = {
+            side: partial(stopwatch.lap, partial(subject.call, copied(self.inputs)), calls=calls, warm=warm)
+            for side, subject in (("before", self.before), ("after", self.after))
+        }
+        if any(lap() is None for lap in laps.values()):
+            return None
+        sample = {side: partial(_or_nan, lap) for side, lap in laps.items()}
+        rows = interleave(sample, self.plan.seconds / 4, seed=self.plan.seed, most=_LAPS)
+        return None if any(np.isnan(side).any() for side in rows.values()) else (rows["before"], rows["after"])
 
     def first(self) -> Change | None:
         """Open both sides anew, in turn, and time their first calls; the interval is that of all pairs."""
@@ -157,28 +168,40 @@ def measure(
         speed,
         service=bench.service(),
         parts=tuple(parts(before, after, inputs, place, plan.confidence)),
-        doubts=tuple(_doubts(noise[0], floor, one, allowed(limits, "change", "drift"))),
-        notes=tuple(_notes(whole, bench.quantiles)),
+        doubts=tuple(_doubts(noise[0], floor, rows, allowed(limits, "change", "drift"))),
+        notes=(*_notes(whole, bench.tails), *_drift(one, allowed(limits, "change", "drift"))),
     )
+
+
+def _or_nan(lap: Callable[[], float | None]) -> float:
+    seconds = lap()
+    return float("nan") if seconds is None else seconds
 
 
 def _timing(rows: Array, clock: str) -> Timing:
     return Timing(tuple(rows.reshape(-1).tolist()), clock)
 
 
-def _doubts(noise: Change, floor: float, before: Array, drift: float) -> list[str]:
-    """Distrust a machine on which the original differs from itself, or is another at the end than at the start."""
+def _doubts(noise: Change, floor: float, rows: dict[str, Array], drift: float) -> list[str]:
+    """Distrust a machine on which the original differs from itself, or the ratio at the end from that at the start."""
     doubts = []
     if noise.rose(floor) or noise.fell(floor):
         doubts.append(f"the original differs from itself: {noise}")
-    quarter = len(before) // 4
-    if quarter < _FEWEST_TO_DRIFT:
-        return doubts
-    ((low, high),) = ratios(before[:quarter], before[-quarter:], [0.5], _DRIFT_CONFIDENCE, 0)
-    if low > 1 + drift or high < 1 - drift:
-        change = float(np.median(before[-quarter:]) / np.median(before[:quarter])) - 1
-        doubts.append(f"the machine drifted: the original took {change:+.0%} at the end")
+    if (quarter := len(rows["before"]) // 4) >= _FEWEST_TO_DRIFT:
+        ends = (slice(quarter), slice(-quarter, None))
+        (first, low1, high1), (last, low2, high2) = (
+            paired(rows["before"][end], rows["after"][end], _DRIFT_CONFIDENCE) for end in ends
+        )
+        if (low1 > high2 or low2 > high1) and abs(last / first - 1) > drift:
+            doubts.append(f"the ratio drifted from {first:.3f} to {last:.3f}")
     return doubts
+
+
+def _drift(before: Array, drift: float) -> list[str]:
+    """Tell how the original changed from the start to the end; both sides were timed in turn all the while."""
+    quarter = max(1, len(before) // 4)
+    change = float(np.median(before[-quarter:]) / np.median(before[:quarter])) - 1
+    return [f"the machine drifted: the original took {change:+.0%} at the end"] if abs(change) > drift else []
 
 
 def _notes(whole: Sequence[Change], needs: dict[str, tuple[float, int]]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from onekernel.verify.numbers.values import copied
 from onekernel.verify.place import Place
-from onekernel.verify.speed.statistics import Array, Change, ratios
+from onekernel.verify.speed.statistics import Array, Change, median_change
 from onekernel.verify.subject import Inputs, See, Subject
 
 REST = "(rest)"  # what ends after the last part that was shown
@@ -41,8 +41,7 @@ def _change(name: str, before: Array | None, after: Array | None, confidence: fl
         ratio = 0.0 if after is None else float("inf")
         one, two = (0.0 if side is None else float(np.median(side)) for side in (before, after))
         return Change(name, "s", one, two, ratio, ratio, _ROUNDS)
-    ((low, high),) = ratios(before, after, [0.5], confidence, 0)
-    return Change(name, "s", float(np.median(before)), float(np.median(after)), low, high, _ROUNDS)
+    return median_change(name, before, after, confidence)
 
 
 def _sample(before: Subject, after: Subject, inputs: Inputs, place: Place) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -22,7 +22,8 @@ _AT_A_TIME = 250  # resamples held in memory together
 class Change:
     """One quantity before and after, less being better; the ratio after / before lies in low .. high.
 
-    `enough` is False where the samples are too few for this quantile: then it is told, and decides nothing.
+    `enough` is False where the samples are too few for this quantile: then it is told, and decides nothing. `paired` is
+    the ratio as found block by block, where it was.
     """
 
     what: str
@@ -33,10 +34,13 @@ class Change:
     high: float
     samples: int = 0
     enough: bool = True
+    paired: float | None = None
 
     @property
     def ratio(self) -> float:
         """After over before."""
+        if self.paired is not None:
+            return self.paired
         return self.after / self.before if self.before else float("inf") if self.after else 1.0
 
     def fell(self, floor: float) -> bool:
@@ -61,6 +65,19 @@ def quantile(blocks: Array, q: float) -> float:
     return float(np.quantile(blocks, q))
 
 
+def paired(before: Array, after: Array, confidence: float, seed: int = 0) -> tuple[float, float, float]:
+    """Return the ratio of the medians, after / before, and its interval; both are [blocks, samples of a block].
+
+    It is the median of the ratios of single blocks: a machine that is now fast and now slow, which it is to both sides
+    of a block, does not widen it.
+    """
+    one, two = (np.median(side, axis=1) for side in (before, after))
+    each = np.divide(two, one, out=np.full_like(two, np.inf), where=one > 0)
+    drawn = np.median(each[_blocks(len(each), RESAMPLES, np.random.default_rng(seed))], axis=1)
+    low, high = np.quantile(drawn, _ends(confidence), method="nearest")
+    return float(np.median(each)), float(low), float(high)
+
+
 def ratios(before: Array, after: Array, qs: Sequence[float], confidence: float, seed: int) -> list[tuple[float, float]]:
     """Return for each quantile the interval of after / before; both are [blocks, samples of a block].
 
@@ -73,9 +90,12 @@ def ratios(before: Array, after: Array, qs: Sequence[float], confidence: float, 
         chosen = _blocks(len(before), min(_AT_A_TIME, RESAMPLES - start), random)
         one, two = (np.quantile(side[chosen].reshape(len(chosen), -1), qs, axis=1) for side in (before, after))
         drawn.append(np.divide(two, one, out=np.full_like(two, np.inf), where=one > 0))
-    beyond = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(drawn, axis=1), [beyond, 1 - beyond], axis=1, method="nearest")
+    low, high = np.quantile(np.concatenate(drawn, axis=1), _ends(confidence), axis=1, method="nearest")
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+
+
+def _ends(confidence: float) -> list[float]:
+    return [(1 - confidence) / 2, (1 + confidence) / 2]
 
 
 def _blocks(count: int, times: int, random: np.random.Generator) -> Array:
@@ -85,15 +105,21 @@ def _blocks(count: int, times: int, random: np.random.Generator) -> Array:
     return ((starts[:, :, None] + np.arange(run)).reshape(times, -1)[:, :count]) % count
 
 
-def changes(
-    what: str, before: Array, after: Array, qs: dict[str, tuple[float, int]], confidence: float, seed: int = 0
+def median_change(what: str, before: Array, after: Array, confidence: float, seed: int = 0) -> Change:
+    """Compare the medians of seconds [blocks, samples of a block]."""
+    ratio, low, high = paired(before, after, confidence, seed)
+    return Change(what, "s", quantile(before, 0.5), quantile(after, 0.5), low, high, after.size, paired=ratio)
+
+
+def tail_changes(
+    what: str, before: Array, after: Array, needs: dict[str, tuple[float, int]], confidence: float
 ) -> list[Change]:
-    """Compare seconds [blocks, samples]; `qs` names quantiles and the samples that each needs."""
-    intervals = ratios(before, after, [q for q, _ in qs.values()], confidence, seed)
+    """Compare quantiles of seconds [blocks, samples of a block]; `needs` names them, with the samples for each."""
+    intervals = ratios(before, after, [q for q, _ in needs.values()], confidence, 0)
     return [
         Change(
             f"{what} {name}".strip(), "s", quantile(before, q), quantile(after, q), low, high, after.size,
             min(before.size, after.size) >= need,
         )
-        for (name, (q, need)), (low, high) in zip(qs.items(), intervals, strict=True)
+        for (name, (q, need)), (low, high) in zip(needs.items(), intervals, strict=True)
     ]  # fmt: skip
