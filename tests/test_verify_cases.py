@@ -254,6 +254,32 @@ def test_unusable_sides_and_inputs_are_refused() -> None:
         Plan(confidence=1)
 
 
+@pytest.mark.parametrize(("side", "after"), [("after", 60), ("after", 400), ("before", 400)])
+def test_who_fails_late_is_told(clock: Clock, side: str, after: int) -> None:
+    """While it is run again and again, and while it is timed."""
+    calls = iter(range(after))
+
+    def failing(x: Any) -> Any:
+        if next(calls, None) is None:
+            raise MemoryError("no room")
+        return lasting(clock, 1e-4)(x)
+
+    plan = Plan(seconds=1, repeats=100, rounds=1)
+    if side == "before":
+        with pytest.raises(InvalidInput, match="an original that answers while it is timed, got MemoryError: no room"):
+            verify(failing, lasting(clock, 1e-4), [X], plan=plan)
+        return
+    verdict = verify(lasting(clock, 1e-4), failing, [X], plan=plan)
+    assert outcome(verdict) == ("reject", "wrong numbers")
+    assert f"MemoryError: no room ({'in run' if after == 60 else 'while it was timed'}" in verdict.reason
+
+
+def test_random_results_of_random_shape_are_refused() -> None:
+    random = np.random.default_rng(0)
+    with pytest.raises(InvalidInput, match="random results of one shape"):
+        verify(lambda x: x[: random.integers(1, 9)], lambda x: x, [X], plan=Plan(seconds=0, distribution=True))
+
+
 # --- speed
 
 

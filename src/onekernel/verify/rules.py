@@ -163,7 +163,7 @@ def no_difference(evidence: Evidence) -> Ruling:
     reason = f"a request takes {_ratio(whole)} {between}, which {speed.floor:.1%} of noise does not decide"
     half, away = (whole.high - whole.low) / 2, abs(whole.ratio - 1) - speed.floor
     if away > 0:
-        reason += f"; about {max(2, round((half / away) ** 2 + 0.5))} times as many requests would"
+        reason += f"; about {max(2, round((half / away) ** 2))} times as many requests would"
     return Ruling("inconclusive", "too noisy", reason)
 
 

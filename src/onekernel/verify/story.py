@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from onekernel.errors import InvalidInput
+from onekernel.verify.compare import Comparison
 from onekernel.verify.footprint import Tally
 from onekernel.verify.footprint import measure as measure_footprint
 from onekernel.verify.limits import LIMITS, Limit
 from onekernel.verify.numbers import Metric, Sides, judge
+from onekernel.verify.numbers.answers import fault
 from onekernel.verify.place import place_of_sides
 from onekernel.verify.plan import Plan
 from onekernel.verify.speed import measure as measure_speed
@@ -46,9 +50,39 @@ def verify(
     )
     if verdict.decision != "keep" or not plan.seconds:
         return verdict
-    log.info("timing both in turn")
-    speed = measure_speed(sides["before"], sides["after"], inputs, plan, table, place)
-    log.info("measuring memory and energy")
-    footprint = measure_footprint(sides, inputs, plan, place, tallies)
+    sides = {name: replace(side, call=_naming(name, side.call)) for name, side in sides.items()}
+    try:
+        log.info("timing both in turn")
+        speed = measure_speed(sides["before"], sides["after"], inputs, plan, table, place)
+        log.info("measuring memory and energy")
+        footprint = measure_footprint(sides, inputs, plan, place, tallies)
+    except _Failed as failed:
+        return replace(verdict, numbers=(*verdict.numbers, failed.fault()))
     notes = (*numbers.notes, *speed.notes, *footprint.notes)
-    return Verdict(numbers.comparisons, speed, footprint, (), notes, None, plan.expect, table)
+    return replace(verdict, speed=speed, footprint=footprint, notes=notes)
+
+
+class _Failed(Exception):
+    """A side failed while it was timed, after many right answers."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name, error)
+        self.name, self.error = name, error
+
+    def fault(self) -> Comparison:
+        """State it as a failed comparison. Raises InvalidInput when it was the original that failed."""
+        said = f"{type(self.error).__name__}: {self.error}"
+        if self.name == "before":
+            todo = "check that it runs again and again, and from several threads where the plan asks for them"
+            raise InvalidInput(expected="an original that answers while it is timed", got=said, todo=todo) from self
+        return fault("call", "raised", f"{said} (while it was timed)")
+
+
+def _naming(name: str, call: Callable[[Inputs], Any]) -> Callable[[Inputs], Any]:
+    def named(inputs: Inputs) -> Any:
+        try:
+            return call(inputs)
+        except Exception as error:
+            raise _Failed(name, error) from error
+
+    return named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ def launches(call: Callable[[], object], settle: Callable[[], object]) -> int | 
         return None
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as record:
+    with warnings.catch_warnings(action="ignore"), profile(activities=[ProfilerActivity.CUDA]) as record:
         call()
         settle()
     seen = [event for event in record.events() if "CUDA" in str(event.device_type)]

@@ -103,7 +103,7 @@ def _energy(
         return {}, []
     from onekernel.device.cuda.nvml import open_meter
 
-    calls = {name: timed(side.call, Requests(inputs, plan), place.settle) for name, side in sides.items()}
+    calls = {name: timed(side.call, Requests(inputs, plan, change=False), place.settle) for name, side in sides.items()}
     try:
         found, states = energy(open_meter(place.gpu), calls, plan.energy)
         return states, found

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from onekernel.errors import InvalidInput
 from onekernel.verify.compare import Comparison
 from onekernel.verify.limits import Limit
 from onekernel.verify.numbers.values import Array, arrays_of, copied
@@ -20,7 +21,7 @@ DRAWS = 64  # answers of each side
 
 
 def compare_distributions(before: Subject, after: Subject, inputs: Inputs, plan: Plan) -> Iterator[Comparison]:
-    """Compare each result by DRAWS answers of each side to the same input."""
+    """Compare each result by DRAWS answers of each side to the same input. Raises InvalidInput for random shapes."""
     ours, theirs = (_draw(side, inputs) for side in (before, after))
     random = np.random.default_rng(plan.seed)
     for name, sample in ours.items():
@@ -34,7 +35,12 @@ def compare_distributions(before: Subject, after: Subject, inputs: Inputs, plan:
 
 def _draw(side: Subject, inputs: Inputs) -> dict[str, Array]:
     answers = [arrays_of(side.call(copied(inputs))) for _ in range(DRAWS)]
-    return {name: np.stack([answer[name] for answer in answers]) for name in answers[0]}
+    try:
+        return {name: np.stack([answer[name] for answer in answers]) for name in answers[0]}
+    except (KeyError, ValueError) as error:
+        todo = "wrap both sides in callables that return a summary of one shape"
+        got = "results whose names or shapes are random too"
+        raise InvalidInput(expected="random results of one shape", got=got, todo=todo) from error
 
 
 def _compare(name: str, one: Array, two: Array, confidence: float, random: np.random.Generator) -> Comparison:

@@ -83,9 +83,13 @@ class _Bench:
             self.place.warm_up(sample)
         return interleave(contenders, self.plan.seconds, seed=self.plan.seed)
 
-    def sampler(self, side: Subject) -> Callable[[], float]:
+    def sampler(self, side: Subject, *, change: bool = True) -> Callable[[], float]:
         """Make requests to a side, timed until their work has ended."""
-        return timed(side.call, Requests(self.inputs, self.plan), self.place.settle)
+        return timed(side.call, self.requests(change=change), self.place.settle)
+
+    def requests(self, *, change: bool = False) -> Requests:
+        """Make inputs to ask for; see Requests."""
+        return Requests(self.inputs, self.plan, change=change)
 
     def changes(self, what: str, one: Array, two: Array) -> tuple[Change, ...]:
         """Compare P50, P95 and P99."""
@@ -141,11 +145,12 @@ class _Bench:
         """Time requests that arrive at random, and from several callers at a time, as far as the plan asks."""
         plan, found = self.plan, list[Change]()
         if plan.rate is not None:
-            samplers = {"before": self.sampler(self.before), "after": self.sampler(self.after)}
+            sides = {"before": self.before, "after": self.after}
+            samplers = {name: self.sampler(side, change=False) for name, side in sides.items()}
             rows = open_loop(samplers, plan.rate, plan.seconds, plan.seed)
             found += self.changes(f"at {plan.rate:g} requests/s", rows["before"], rows["after"])
         for count in plan.streams:
-            callers = Callers(self.place, lambda: Requests(self.inputs, plan), count)
+            callers = Callers(self.place, self.requests, count)
             rows = callers.throughput({"before": self.before, "after": self.after}, plan.seconds)
             found.append(self.median(f"per request, {count} callers", rows["before"], rows["after"]))
         return tuple(found)

@@ -22,14 +22,15 @@ Settle = Callable[[], object]  # waits until what was enqueued has ended
 class Requests:
     """Hands out inputs; in each, two elements have changed places since it was last given.
 
-    Without rounds in the plan, only the user's own inputs are used, as they are.
+    `change`: that costs time, which is not the side's: a count of requests per second goes without. Without rounds in
+    the plan, only the user's own inputs are used, as they are.
     """
 
-    def __init__(self, inputs: Inputs, plan: Plan) -> None:
+    def __init__(self, inputs: Inputs, plan: Plan, *, change: bool = True) -> None:
         self._random = np.random.default_rng(plan.seed)
         made_up = (fresh_inputs(inputs, plan, self._random) for _ in range(POOL - 1 if plan.rounds else 0))
         self._turn = cycle([copied(inputs), *made_up])
-        self._change = plan.rounds > 0
+        self._change = change and plan.rounds > 0
 
     def next(self) -> Inputs:
         """Return the next inputs, to be used before another call of this."""
