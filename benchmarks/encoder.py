@@ -76,6 +76,16 @@ def encoder() -> nn.Module:
     return nn.Sequential(*(Layer() for _ in range(LAYERS)), Norm(HIDDEN)).eval().cuda()
 
 
+def plain() -> tuple[nn.Module, list[Any]]:
+    """Return the model as it is, and one call's inputs: `onekernel verify benchmarks.encoder:plain ...:spliced`."""
+    return encoder(), [torch.randn(1, TOKENS, HIDDEN, device="cuda")]
+
+
+def spliced() -> nn.Module:
+    """Return the same model with one launch for each normalisation."""
+    return fused(encoder(), TOKENS)
+
+
 def fused(model: nn.Module, rows: int) -> nn.Module:
     """Copy a model with every normalisation in one launch."""
     spliced = copy.deepcopy(model)

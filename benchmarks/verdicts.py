@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from onekernel import device
-from onekernel.verify import Plan, verify
+from onekernel import Plan, device, verify
 
 RUNS = 20
 BRIEF = Plan(seconds=2.0, repeats=10, rounds=1, energy=0, confidence=0.999)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onekernel.targets import inputs_for, open_subject
+from onekernel.device.counters import counts, since
+from onekernel.targets import Opened, inputs_for, open_subject
 from onekernel.verify import LIMITS, Limit, Metric, Plan, Verdict
 from onekernel.verify import verify as judge
 from onekernel.verify.subject import Inputs
@@ -36,8 +38,13 @@ def verify(
     """
     plan = plan or Plan()
     log.info("opening both sides")
-    one, two = (
-        open_subject(side, name, random=plan.distribution) for name, side in (("before", before), ("after", after))
-    )
+    one, two = (_open(side, name, plan) for name, side in (("before", before), ("after", after)))
     found = inputs_for(inputs, one, two)
     return judge(one.subject, two.subject, found, limits=limits, metrics=metrics, plan=plan)
+
+
+def _open(named: Any, side: str, plan: Plan) -> Opened:
+    """Open a side, and note what OneKernel built for it."""
+    start = counts()
+    opened = open_subject(named, side, random=plan.distribution)
+    return replace(opened, subject=replace(opened.subject, opening=since(start)))

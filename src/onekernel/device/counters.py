@@ -32,6 +32,14 @@ def counts() -> Counts:
     return _add()
 
 
+def since(start: Counts) -> Counts:
+    """Return the modules and the compile time that have come since then; bytes are those of now."""
+    now = counts()
+    return replace(
+        now, modules=now.modules - start.modules, compile_seconds=now.compile_seconds - start.compile_seconds
+    )
+
+
 def reset_peak() -> None:
     """Let the peak be what is allocated now."""
     global _now

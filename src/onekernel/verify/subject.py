@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onekernel.device.counters import Counts
 from onekernel.errors import InvalidInput
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 See = Callable[[str, Any], None]
+_NOTHING = Counts()
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Subject:
     compared part by part, and the time between two of them is the part's. values: the same values, of a runtime that
     does not stop at each part. reopen: makes `call` anew as in a new process, so that first calls can be timed. peak:
     bytes of host memory at the peak of the last call, where it runs in another process. inside: dtypes that it
-    rounds to on the way. gpu: the number of the GPU that it runs on.
+    rounds to on the way. gpu: the number of the GPU that it runs on. opening: what OneKernel loaded and compiled to
+    make `call`, where that is known.
     """
 
     call: Callable[[Inputs], Any]
@@ -32,6 +35,7 @@ class Subject:
     peak: Callable[[], float] | None = None
     inside: tuple[str, ...] = ()
     gpu: int | None = None
+    opening: Counts = _NOTHING
 
 
 def subject_of(side: Any, name: str) -> Subject:

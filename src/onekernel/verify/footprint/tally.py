@@ -1,11 +1,11 @@
-"""What OneKernel loaded and compiled while a side answered its first requests."""
+"""What OneKernel loaded and compiled for a side: to open it, and while it answered its first requests."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from onekernel.device.counters import counts
+from onekernel.device.counters import counts, since
 from onekernel.verify.subject import Inputs, Subject
 
 
@@ -13,15 +13,15 @@ class Tally:
     """Counts modules and seconds of compiling during the calls of the subject that it hands out."""
 
     def __init__(self, subject: Subject) -> None:
-        self.modules, self.compile_seconds = 0, 0.0
+        self.modules, self.compile_seconds = subject.opening.modules, subject.opening.compile_seconds
         self._call = subject.call
         self.subject = replace(subject, call=self._counted)
 
     def _counted(self, inputs: Inputs) -> Any:
-        before = counts()
+        start = counts()
         try:
             return self._call(inputs)
         finally:
-            after = counts()
-            self.modules += after.modules - before.modules
-            self.compile_seconds += after.compile_seconds - before.compile_seconds
+            spent = since(start)
+            self.modules += spent.modules
+            self.compile_seconds += spent.compile_seconds
