@@ -42,12 +42,7 @@ def cases() -> dict[str, Case]:
         "planted: 3 % more": (_work(STEPS), _work(round(STEPS * 1.03)), vector, PLANTED),
         "planted: faster where nobody waits": (_host_bound(2000), _host_bound(200), vector, PLANTED),
         "chain": (call, _fused_chain(), inputs, replace(WHOLE, rate=2000, expect="kernels, L2 warm")),
-        "model": (
-            "benchmarks.encoder:plain",
-            "benchmarks.encoder:spliced",
-            None,
-            replace(WHOLE, rate=100, expect="0.norm1"),
-        ),
+        "model": (*MODELS, None, replace(WHOLE, rate=100, expect="0.norm1")),
     }
 
 
