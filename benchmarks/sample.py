@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from onekernel.verify.speed import Timing
 
 
 @dataclass(frozen=True)
@@ -17,5 +18,5 @@ class Sample:
 
 def summary(values: Sequence[float]) -> Sample:
     """Summarise at least two values."""
-    low, median, high = statistics.quantiles(values, n=4)
-    return Sample(median, (high - low) / 2)
+    timing = Timing(tuple(values), "")
+    return Sample(timing.median, timing.spread * timing.median)

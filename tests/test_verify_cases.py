@@ -238,7 +238,32 @@ def test_memory_that_a_side_keeps_is_as_it_was_found() -> None:
     verdict = verify(lambda x: {"output": softmax(x), "weight": np.ones(8, np.float32)}, call, [X], plan=NUMBERS)
     assert (weight == 1).all()
     assert np.isfinite(buffer).all()
-    assert verdict.decision == "reject"  # nothing shows that the weight is written at all
+    assert verdict.decision == "keep"
+
+
+def test_a_result_that_nothing_writes_is_no_constant() -> None:
+    """The buffer holds the answer to the user's inputs, and to no others."""
+    buffer = softmax(X)
+    verdict = verify(softmax, lambda _: buffer, [X], plan=NUMBERS)
+    assert outcome(verdict) == ("reject", "wrong numbers")
+    assert "fresh inputs" in verdict.reason
+    assert (buffer == softmax(X)).all()
+
+
+def test_an_original_that_takes_no_made_up_inputs_is_judged_on_the_users(clock: Clock) -> None:
+    def picky(x: Any) -> Any:
+        if (np.diff(x) <= 0).any():
+            raise ValueError("not sorted")
+        clock.spend(1e-4)
+        return x * 2
+
+    def fast(x: Any) -> Any:
+        clock.spend(5e-5)
+        return x * 2
+
+    verdict = verify(picky, fast, [np.arange(100.0)], plan=Plan(seconds=1, repeats=4))
+    assert outcome(verdict) == ("keep", "faster")
+    assert any("the original refuses them (ValueError)" in note for note in verdict.notes)
 
 
 def test_unusable_sides_and_inputs_are_refused() -> None:

@@ -52,6 +52,7 @@ class Numbers:
     divergence: Comparison | None = None
     doubts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    fresh_works: bool = True  # inputs can be made up, and the original answers them
 
 
 def judge(sides: Sides) -> Numbers:
@@ -69,6 +70,7 @@ class _Judge:
         self.random = np.random.default_rng(sides.plan.seed)
         self.worst: dict[str, Comparison] = {}
         self.answered: list[tuple[Inputs, Named, Named]] = []  # inputs, the reference, and the original's own answer
+        self.fresh_works = can_be_fresh(sides.inputs, sides.plan)
         self.notes: list[str] = []
         self.doubts: list[str] = []
 
@@ -85,7 +87,7 @@ class _Judge:
                 self._repeats()
         failed = any(item.problem not in ("", "raised") for item in self.worst.values())  # who raises has no parts
         divergence = first_divergence(sides.before, sides.after, sides.inputs, sides.limits) if failed else None
-        return Numbers(tuple(self.worst.values()), divergence, tuple(self.doubts), tuple(self.notes))
+        return Numbers(tuple(self.worst.values()), divergence, tuple(self.doubts), tuple(self.notes), self.fresh_works)
 
     def _original_repeats_itself(self) -> bool:
         """Ask the original the same twice. One that answers differently is no reference."""
@@ -118,10 +120,10 @@ class _Judge:
             self._keep(_raised(error, "the user's inputs"))
             return
         self._round(self.sides.inputs, "the user's inputs")
-        for number in range(plan.rounds if can_be_fresh(self.sides.inputs, plan) else 0):
+        for number in range(plan.rounds if self.fresh_works else 0):
             fresh = fresh_inputs(self.sides.inputs, plan, self.random)
             self._round(fresh, f"fresh inputs {number + 1}")
-            if plan.fresh is None and not number:
+            if plan.fresh is None and self.fresh_works and not number:
                 self._round(fresh, "inputs changed in place", in_place=True)
 
     def _round(self, inputs: Inputs, where: str, *, in_place: bool = False) -> None:
@@ -132,6 +134,7 @@ class _Judge:
             if self.sides.plan.fresh is not None or inputs is self.sides.inputs:
                 raise
             self.notes.append(f"{where}: the original refuses them ({type(error).__name__}); give Plan.fresh")
+            self.fresh_works = False
             return
         faults: list[Comparison] = []
         try:
@@ -145,8 +148,7 @@ class _Judge:
 
     def _reference(self, inputs: Inputs) -> tuple[Named, Named]:
         """Return the answer to compare with, and the original's own, whose dtypes are demanded."""
-        ignored: list[Comparison] = []
-        original = self.before.ask(inputs, ignored)
+        original = self.before.ask(inputs)
         if self.oracle is None:
             return original, original
         try:
@@ -156,8 +158,8 @@ class _Judge:
             self.oracle = None
             return original, original
         own = [_compared(name, original[name], reference[name], self._limit(original[name])) for name in original]
-        if (worst := max(own, key=lambda item: item.error / (item.limit.limit or 1))) and not worst.passed:
-            self.doubts.append(f"the original itself is off from its float64 oracle: {worst}")
+        if not self.doubts and (off := next((item for item in own if not item.passed), None)):
+            self.doubts.append(f"the original itself is off from its float64 oracle: {off}")
         return reference, original
 
     def _compare(self, got: Named, reference: Named, original: Named) -> list[Comparison]:
@@ -191,7 +193,7 @@ class _Judge:
             asked, reference, original = inputs[turn]
             done += 1
             try:
-                got = self.after.ask(asked, [])
+                got = self.after.ask(asked)
             except Exception as error:
                 self._keep(_raised(error, f"in run {done}"))
                 return

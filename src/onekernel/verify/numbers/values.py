@@ -112,6 +112,13 @@ def overwrite(leaf: Any, values: Array | None = None) -> bool:
     return True
 
 
+def poisoned(array: Array) -> bool:
+    """Say whether every element is what `overwrite` writes as poison."""
+    if array.dtype.kind in "fcV":
+        return bool(np.isnan(array.astype(np.float64)).all())
+    return bool((array == _poison(array.dtype)).all())
+
+
 def _poison(dtype: np.dtype[Any]) -> Any:
     if dtype.kind in "iu":
         return np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min

@@ -215,6 +215,3 @@ def _notes(whole: Sequence[Change], needs: dict[str, tuple[float, int]]) -> list
         for change in whole
         if not change.enough
     ]
-
-
-__all__ = ["Speed", "Timing", "measure"]
