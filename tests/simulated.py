@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 
 READERS = (
-    "speed.timing", "speed.requests", "speed.parts", "speed.measure", "speed.load", "numbers.judge", "place",
+    "speed.timing", "speed.requests", "speed.parts", "speed.measure", "speed.load", "numbers.judge", "sides.place",
     "footprint.energy",
 )  # fmt: skip
 

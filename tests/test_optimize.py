@@ -30,7 +30,7 @@ from onekernel.targets import open_target
 from onekernel.verify import LIMITS, Limit, Speed, Verdict
 from onekernel.verify.compare import relative_error
 from onekernel.verify.limits import find as limit_for
-from onekernel.verify.place import Place
+from onekernel.verify.sides.place import Place
 from small_models import HIDDEN, ROWS, Builder, meaning
 
 

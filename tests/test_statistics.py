@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onekernel.verify import Plan, Subject
-from onekernel.verify.place import Place
+from onekernel.verify.sides.place import Place
 from onekernel.verify.speed.load import Callers, open_loop
 from onekernel.verify.speed.requests import Requests
 from onekernel.verify.speed.statistics import median_change, paired, ratios, tail_changes

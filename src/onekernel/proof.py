@@ -15,7 +15,7 @@ from onekernel.device.counters import counts, since
 from onekernel.targets import Opened, inputs_for, open_subject
 from onekernel.verify import LIMITS, Limit, Metric, Plan, Verdict
 from onekernel.verify import verify as judge
-from onekernel.verify.subject import Inputs
+from onekernel.verify.sides.subject import Inputs
 
 log = logging.getLogger("onekernel")
 

@@ -14,7 +14,7 @@ from onekernel.splice.model import FusedModel
 from onekernel.splice.onnxruntime import splice
 from onekernel.targets import Target
 from onekernel.verify import Limit, Verdict
-from onekernel.verify.place import Place
+from onekernel.verify.sides.place import Place
 
 
 @dataclass(frozen=True)

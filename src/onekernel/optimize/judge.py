@@ -24,7 +24,7 @@ from onekernel.splice.signature import Array
 from onekernel.targets import Target
 from onekernel.verify import Limit, Plan, Speed, Subject, Verdict, compare
 from onekernel.verify.limits import find, find_for_model
-from onekernel.verify.place import Place
+from onekernel.verify.sides.place import Place
 from onekernel.verify.speed import Timing, measure
 
 See = Callable[[int, Sequence[Array], Sequence[Array]], None]

@@ -10,7 +10,7 @@ from onekernel.errors import InvalidInput
 from onekernel.splice.signature import Spec
 from onekernel.targets.inputs import FROM_FILE, find_inputs
 from onekernel.verify import Subject
-from onekernel.verify.subject import Inputs
+from onekernel.verify.sides.subject import Inputs
 
 
 @dataclass(frozen=True)

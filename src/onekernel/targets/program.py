@@ -22,7 +22,7 @@ from typing import Any
 
 from onekernel.errors import InvalidInput
 from onekernel.targets.inputs import read_numpy, write_arrays
-from onekernel.verify.subject import Inputs
+from onekernel.verify.sides.subject import Inputs
 
 INPUTS, OUTPUTS = "{inputs}", "{outputs}"
 TIMEOUT = 600.0  # seconds

@@ -19,7 +19,7 @@ from onekernel.targets.inputs import table_rows
 from onekernel.targets.onnx_model import name_of
 from onekernel.targets.opened import Opened
 from onekernel.verify import Subject
-from onekernel.verify.subject import See
+from onekernel.verify.sides.subject import See
 
 
 def open_onnx(target: str | Path | Any, *, random: bool) -> Opened:

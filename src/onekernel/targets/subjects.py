@@ -19,7 +19,7 @@ from onekernel.targets.opened import Opened
 from onekernel.targets.program import Program
 from onekernel.targets.runtimes import open_folder, open_fused, open_onnx
 from onekernel.verify import Subject
-from onekernel.verify.subject import subject_of
+from onekernel.verify.sides.subject import subject_of
 
 FORMS = (
     "MODEL.onnx, a folder of `onekernel optimize`, package.module:factory, file.py:factory, or a command line "

@@ -6,9 +6,9 @@ from onekernel.verify.compare import Comparison, compare
 from onekernel.verify.limits import LIMITS, Limit
 from onekernel.verify.numbers import Metric
 from onekernel.verify.plan import Plan
+from onekernel.verify.sides.subject import Subject
 from onekernel.verify.speed import Speed
 from onekernel.verify.story import verify
-from onekernel.verify.subject import Subject
 from onekernel.verify.verdict import Verdict
 
 __all__ = ["LIMITS", "Comparison", "Limit", "Metric", "Plan", "Speed", "Subject", "Verdict", "compare", "verify"]

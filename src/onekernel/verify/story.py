@@ -14,10 +14,10 @@ from onekernel.verify.footprint import measure as measure_footprint
 from onekernel.verify.limits import LIMITS, Limit
 from onekernel.verify.numbers import Metric, Sides, judge
 from onekernel.verify.numbers.answers import fault
-from onekernel.verify.place import place_of_sides
 from onekernel.verify.plan import Plan
+from onekernel.verify.sides.place import place_of_sides
+from onekernel.verify.sides.subject import Inputs, Subject, check_inputs, subject_of
 from onekernel.verify.speed import measure as measure_speed
-from onekernel.verify.subject import Inputs, Subject, check_inputs, subject_of
 from onekernel.verify.verdict import Verdict
 
 log = logging.getLogger("onekernel")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from onekernel.verify.progress import Progress
 from onekernel.verify.speed.statistics import Change
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def energy(
     states: dict[str, Any] = {}
     joules: dict[str, list[float]] = {name: [] for name in calls}
     watts: dict[str, list[float]] = {name: [] for name in calls}
-    for name in _ORDER:
+    progress = Progress("reading energy")
+    for number, name in enumerate(_ORDER):
+        progress.tell(number, len(_ORDER))
         spent, lasted, requests = _window(meter, calls[name], seconds)
         joules[name].append(spent / requests)
         watts[name].append(spent / lasted)

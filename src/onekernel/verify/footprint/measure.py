@@ -13,11 +13,11 @@ from onekernel.verify.footprint.launches import launches
 from onekernel.verify.footprint.memory import Peaks, peaks, resident
 from onekernel.verify.footprint.tally import Tally
 from onekernel.verify.numbers.values import copied
-from onekernel.verify.place import Place
 from onekernel.verify.plan import Plan
+from onekernel.verify.sides.place import Place
+from onekernel.verify.sides.subject import Inputs, Subject
 from onekernel.verify.speed.requests import Requests, timed
 from onekernel.verify.speed.statistics import Change
-from onekernel.verify.subject import Inputs, Subject
 
 _TURNS = 2  # of each side; the smaller peak counts: what comes once is not the request's
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from onekernel.device.counters import counts, reset_peak
 from onekernel.device.cuda.gpu import GpuDevice
-from onekernel.verify.place import Place
+from onekernel.verify.sides.place import Place
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = "5"  # man 5 proc, clear_refs: make the peak resident set size the current one

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from onekernel.device.counters import counts, since
-from onekernel.verify.subject import Inputs, Subject
+from onekernel.verify.sides.subject import Inputs, Subject
 
 
 class Tally:

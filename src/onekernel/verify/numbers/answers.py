@@ -13,7 +13,7 @@ from onekernel.device.buffer import View
 from onekernel.verify.compare import Comparison, Problem
 from onekernel.verify.limits import Limit
 from onekernel.verify.numbers.values import Array, arrays_of, copied, leaves, overwrite, place_of, poisoned, to_numpy
-from onekernel.verify.subject import Inputs, Subject
+from onekernel.verify.sides.subject import Inputs, Subject
 
 _NONE = Limit("model", "exact", 0.0, "there is nothing to measure")
 

@@ -15,7 +15,7 @@ from onekernel.verify.compare import Comparison
 from onekernel.verify.limits import Limit
 from onekernel.verify.numbers.values import Array, arrays_of, copied
 from onekernel.verify.plan import Plan
-from onekernel.verify.subject import Inputs, Subject
+from onekernel.verify.sides.subject import Inputs, Subject
 
 DRAWS = 64  # answers of each side
 

@@ -17,7 +17,8 @@ from onekernel.verify.numbers.fresh import can_be_fresh, fresh_inputs
 from onekernel.verify.numbers.parts import first_divergence
 from onekernel.verify.numbers.values import Array, arrays_of, copied
 from onekernel.verify.plan import Plan
-from onekernel.verify.subject import Inputs, Subject
+from onekernel.verify.progress import Progress
+from onekernel.verify.sides.subject import Inputs, Subject
 
 Named = Mapping[str, Array]
 
@@ -188,10 +189,12 @@ class _Judge:
         deadline = time.monotonic() + max(plan.seconds, 1.0)
         known: dict[int, Named] = {}
         done = unequal = 0
+        progress = Progress("running again and again")
         while done < plan.repeats and time.monotonic() < deadline:
             turn = done % len(inputs)
             asked, reference, original = inputs[turn]
             done += 1
+            progress.tell(done, plan.repeats)
             try:
                 got = self.after.ask(asked)
             except Exception as error:

@@ -8,7 +8,7 @@ from typing import Any
 from onekernel.verify.compare import Comparison, compare
 from onekernel.verify.limits import Limit, find_for_model
 from onekernel.verify.numbers.values import Array, arrays_of, copied
-from onekernel.verify.subject import Inputs, Subject
+from onekernel.verify.sides.subject import Inputs, Subject
 
 
 def first_divergence(before: Subject, after: Subject, inputs: Inputs, limits: Sequence[Limit]) -> Comparison | None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onekernel.verify.place import Place
+from onekernel.verify.progress import Progress
+from onekernel.verify.sides.place import Place
+from onekernel.verify.sides.subject import Subject
 from onekernel.verify.speed.requests import Requests, timed
 from onekernel.verify.speed.statistics import Array
-from onekernel.verify.subject import Subject
 
 _BLOCKS = 10  # the sides take turns this often
 
@@ -27,7 +28,9 @@ def open_loop(sides: dict[str, Callable[[], float]], rate: float, seconds: float
     random = np.random.default_rng(seed)
     count = max(2, round(rate * seconds / _BLOCKS / len(sides)))
     latencies: dict[str, list[list[float]]] = {name: [] for name in sides}
-    for _ in range(_BLOCKS):
+    progress = Progress("requests at random")
+    for number in range(_BLOCKS):
+        progress.tell(number, _BLOCKS)
         arrivals = np.cumsum(random.exponential(1 / rate, count))
         for name in random.permutation(list(sides)):
             latencies[name].append(list(_answer(sides[name], arrivals)))
@@ -54,7 +57,9 @@ class Callers:
     def throughput(self, sides: dict[str, Subject], seconds: float) -> dict[str, Array]:
         """Return seconds per request [blocks, 1] for each side. Raises what a call raises."""
         rates: dict[str, list[list[float]]] = {name: [] for name in sides}
+        progress = Progress(f"{self.count} callers at a time")
         for block in range(_BLOCKS):
+            progress.tell(block, _BLOCKS)
             for name in list(sides) if block % 2 else list(sides)[::-1]:
                 rates[name].append([self._together(sides[name], seconds / _BLOCKS / len(sides))])
         return {name: np.array(rows) for name, rows in rates.items()}

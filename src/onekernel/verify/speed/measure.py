@@ -12,14 +12,14 @@ import numpy as np
 
 from onekernel.verify.limits import Limit, allowed
 from onekernel.verify.numbers.values import copied
-from onekernel.verify.place import Place
 from onekernel.verify.plan import Plan
+from onekernel.verify.sides.place import Place
+from onekernel.verify.sides.subject import Inputs, Subject
 from onekernel.verify.speed.load import Callers, open_loop
 from onekernel.verify.speed.parts import parts
 from onekernel.verify.speed.requests import Requests, timed
 from onekernel.verify.speed.statistics import Array, Change, median_change, paired, tail_changes
 from onekernel.verify.speed.timing import Timing, interleave
-from onekernel.verify.subject import Inputs, Subject
 
 if TYPE_CHECKING:
     from onekernel.device.cuda.stopwatch import Stopwatch
@@ -121,7 +121,7 @@ class _Bench:
         if any(lap() is None for lap in laps.values()):
             return None
         sample = {side: partial(_or_nan, lap) for side, lap in laps.items()}
-        rows = interleave(sample, self.plan.seconds / 4, seed=self.plan.seed, most=_LAPS)
+        rows = interleave(sample, self.plan.seconds / 4, seed=self.plan.seed, most=_LAPS, what="timing kernels alone")
         return None if any(np.isnan(side).any() for side in rows.values()) else (rows["before"], rows["after"])
 
     def first(self) -> Change | None:

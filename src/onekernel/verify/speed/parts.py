@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from onekernel.verify.numbers.values import copied
-from onekernel.verify.place import Place
+from onekernel.verify.sides.place import Place
+from onekernel.verify.sides.subject import Inputs, See, Subject
 from onekernel.verify.speed.statistics import Array, Change, median_change
-from onekernel.verify.subject import Inputs, See, Subject
 
 REST = "(rest)"  # what ends after the last part that was shown
 _ROUNDS, _WARM = 60, 3

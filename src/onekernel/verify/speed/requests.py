@@ -13,7 +13,7 @@ import numpy as np
 from onekernel.verify.numbers.fresh import fresh_inputs
 from onekernel.verify.numbers.values import copied, map_leaves
 from onekernel.verify.plan import Plan
-from onekernel.verify.subject import Inputs
+from onekernel.verify.sides.subject import Inputs
 
 POOL = 4  # inputs in turn
 Settle = Callable[[], object]  # waits until what was enqueued has ended

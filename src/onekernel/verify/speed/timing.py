@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onekernel.verify.progress import Progress
 from onekernel.verify.speed.statistics import Array
 
 Sample = Callable[[], float]  # answers one request and returns its seconds
@@ -39,19 +40,29 @@ class Timing:
 
 
 def interleave(
-    contenders: Mapping[str, Sample], seconds: float, *, seed: int = 0, most: int = MOST
+    contenders: Mapping[str, Sample],
+    seconds: float,
+    *,
+    seed: int = 0,
+    most: int = MOST,
+    what: str = "timing both in turn",
 ) -> dict[str, Array]:
     """Sample contenders block by block, in a new random order each, for about `seconds`.
 
     Returns [blocks, samples of a block] for each. In a block of several samples a contender's first is not counted: it
-    finds the caches as another one left them. At least eight blocks are taken, however long that lasts.
+    finds the caches as another one left them. At least eight blocks are taken, however long that lasts. `what` is told
+    to the log.
     """
     random, names = np.random.default_rng(seed), list(contenders)
     slowest = max(min(_elapsed(contenders[name]) for _ in range(2)) for name in names)
     turn = max(1, min(50, round(_TURN / max(slowest, 1e-9))))
     taken: dict[str, list[list[float]]] = {name: [] for name in names}
-    end, blocks = time.monotonic() + seconds, -(-most // turn)
-    while len(taken[names[0]]) < _FEWEST_BLOCKS or (time.monotonic() < end and len(taken[names[0]]) < blocks):
+    start, blocks, progress = time.monotonic(), -(-most // turn), Progress(what)
+    while (done := len(taken[names[0]])) < blocks:
+        spent = time.monotonic() - start
+        if spent >= seconds and done >= _FEWEST_BLOCKS:
+            break
+        progress.tell(max(spent / seconds if seconds else 0, done / blocks), 1)
         for place in random.permutation(len(names)):
             sample = contenders[names[place]]
             if turn > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from onekernel.errors import InvalidInput
 from onekernel.verify.numbers.values import map_leaves
-from onekernel.verify.subject import Inputs, See, Subject, spread
+from onekernel.verify.sides.subject import Inputs, See, Subject, spread
 
 
 def subject_of_module(module: Any, name: str) -> Subject:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from onekernel.device import get
 from onekernel.device.cuda.gpu import GpuDevice
 from onekernel.verify.numbers.values import leaves, place_of
-from onekernel.verify.subject import Inputs, Subject
+from onekernel.verify.sides.subject import Inputs, Subject
 
 if TYPE_CHECKING:
     from onekernel.device.cuda.stopwatch import Stopwatch

@@ -50,7 +50,7 @@ def subject_of(side: Any, name: str) -> Subject:
         todo = "give a callable, or a Subject"
         raise InvalidInput(expected=f"something to call as {name}", got=type(side).__name__, todo=todo)
     if hasattr(side, "named_modules"):
-        from onekernel.verify.torch_module import subject_of_module
+        from onekernel.verify.sides.torch_module import subject_of_module
 
         return subject_of_module(side, name)
     return Subject(spread(side), getattr(side, "__name__", name))
