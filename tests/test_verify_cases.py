@@ -13,6 +13,10 @@ import pytest
 
 from onekernel.errors import InvalidInput
 from onekernel.verify import Metric, Plan, Subject, Verdict, verify
+from onekernel.verify.footprint.memory import peaks
+from onekernel.verify.sides.place import Place
+from onekernel.verify.speed import parts as parts_module
+from onekernel.verify.speed.statistics import median_change
 from simulated import Clock, simulated
 
 X = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
@@ -77,6 +81,25 @@ def test_an_unwritten_row_holds_the_old_answer(lasts: bool) -> None:
     assert verdict.worst is not None
     assert verdict.worst.first is not None
     assert verdict.worst.first.index[0] == len(X) - 1
+
+
+def test_an_unwritten_row_that_is_right_by_chance_is_found() -> None:
+    """Padding is zero for every input, and so is memory that nobody has written."""
+    kept = np.zeros((80, 32), np.float32)
+
+    def padded(x: Any) -> Any:
+        return np.concatenate([softmax(x), np.zeros((16, 32), np.float32)])
+
+    def forgetful(x: Any) -> Any:
+        kept[:64] = softmax(x)
+        return kept
+
+    verdict = verify(padded, forgetful, [X], plan=NUMBERS)
+    assert outcome(verdict) == ("reject", "wrong numbers")
+    assert verdict.worst is not None
+    assert verdict.worst.first is not None
+    assert verdict.worst.first.index == (64, 0)
+    assert (kept[64:] == 0).all()
 
 
 def test_a_nan_in_a_padded_row_is_found() -> None:
@@ -328,6 +351,9 @@ def test_noise_larger_than_the_gain(clock: Clock) -> None:
     sides = (lasting(clock, seconds, noise=20) for seconds in (1e-4, 0.9e-4))
     verdict = verify(*sides, [X], plan=Plan(seconds=0.2, repeats=2))
     assert outcome(verdict) == ("inconclusive", "too noisy")
+    assert verdict.speed is not None
+    noise = verdict.speed.noise[0]
+    assert verdict.speed.floor == noise.high - noise.low > 0.1
 
 
 def test_a_faster_median_with_a_worse_p99(clock: Clock) -> None:
@@ -453,7 +479,33 @@ def test_under_load_a_request_pays_for_those_before_it(clock: Clock) -> None:
     assert served["at 6000 requests/s P95"].after > 5 * verdict.speed.whole[1].after
 
 
+def test_the_more_parts_the_surer_each_must_be(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four intervals of 99.975 % are all right in 99.9 % of the cases (Bonferroni)."""
+    asked: list[float] = []
+
+    def change(name: str, before: Any, after: Any, confidence: float) -> Any:
+        asked.append(confidence)
+        return median_change(name, before, after, confidence)
+
+    monkeypatch.setattr(parts_module, "median_change", change)
+    side = pipeline(clock, one=1e-5, two=1e-5, three=1e-5)
+    found = parts_module.parts(side, side, [X], Place(), 0.999)
+    assert {item.what for item in found} == {"one", "two", "three", "(rest)"}
+    assert asked == pytest.approx([1 - 0.001 / 4] * 4)
+
+
 # --- footprint
+
+
+def test_memory_that_the_heap_keeps_is_counted_every_time() -> None:
+    """Pieces too small to be given back by themselves: a second request would find them there."""
+
+    def call() -> int:
+        return len([bytes(60_000) for _ in range(500)])
+
+    call()
+    for _ in range(2):
+        assert peaks(call, Place())["host memory"] > 20e6
 
 
 def test_faster_with_twice_the_memory(clock: Clock) -> None:
