@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from benchmarks.problems import Problem, nine
 from onekernel import device
 from onekernel.device.parts import part_of
 from onekernel.fusion.kernel import compile_for
+from onekernel.fusion.schedule import Schedule
 from onekernel.jit import Kernel
 
 HIDDEN, HEADS, LAYERS, TOKENS = 256, 4, 6, 128
@@ -39,10 +41,8 @@ class FusedNorm(nn.Module):
     def __init__(self, norm: Norm, rows: int) -> None:
         super().__init__()
         self.weight, self.bias = norm.weight, norm.bias
-        hidden, dtype = norm.weight.numel(), str(norm.weight.dtype).removeprefix("torch.")
-        place = device.get("cuda")
-        build = compile_for(Problem((rows, hidden), dtype).chain(), part_of(place.name, place.arch))
-        self._kernel, self._schedule = Kernel(build.request, place), build.schedule
+        problem = Problem((rows, norm.weight.numel()), str(norm.weight.dtype).removeprefix("torch."))
+        self._kernel, self._schedule = _built(problem)
 
     def forward(self, x: Any) -> Any:
         return self.launch(x, self.weight, self.bias)
@@ -53,6 +53,14 @@ class FusedNorm(nn.Module):
         grid, stream = self._schedule.grid(rows, 1), torch.cuda.current_stream()
         self._kernel.launch(x, weight, bias, out, rows, 1, grid=grid, stream=stream)
         return out
+
+
+@cache
+def _built(problem: Problem) -> tuple[Kernel, Schedule]:
+    """Build a kernel once for all normalisations of one size."""
+    place = device.get("cuda")
+    build = compile_for(problem.chain(), part_of(place.name, place.arch))
+    return Kernel(build.request, place), build.schedule
 
 
 class Layer(nn.Module):

@@ -19,7 +19,7 @@ from onekernel.verify.sides.subject import Inputs, Subject
 from onekernel.verify.speed.requests import Requests, timed
 from onekernel.verify.speed.statistics import Change
 
-_TURNS = 2  # of each side; the smaller peak counts: what comes once is not the request's
+_TURNS = 2  # of each side; the smaller number counts: what comes once is not the side's
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ Sides = dict[str, Subject]
 def measure(sides: Sides, inputs: Inputs, plan: Plan, place: Place, tallies: dict[str, Tally]) -> Footprint:
     """Measure both sides, "before" and "after"; `tallies` counted what their first requests loaded and compiled."""
     costs, notes = list[Change](), list[str]()
-    costs += _memory({name: partial(_peaks, side, copied(inputs), place) for name, side in sides.items()}, _TURNS)
+    costs += _memory({name: partial(_peaks, side, copied(inputs), place) for name, side in sides.items()})
     opened = {name: partial(_held, side.reopen, copied(inputs), place) for name, side in sides.items() if side.reopen}
-    costs += _memory(opened, 1) if len(opened) == len(sides) else []
+    costs += _memory(opened) if len(opened) == len(sides) else []
     modules, seconds = ([getattr(tallies[s], kind) for s in sides] for kind in ("modules", "compile_seconds"))
     costs += [_exact("modules loaded", "", *modules), _exact("compile time", "s", *seconds)]
     costs += _launches(sides, inputs, place, notes)
@@ -77,9 +77,9 @@ def _held(reopen: Callable[[], Callable[[Inputs], Any]], inputs: Inputs, place: 
     return resident(opened, place)
 
 
-def _memory(measured: Mapping[str, Callable[[], Peaks]], turns: int) -> list[Change]:
+def _memory(measured: Mapping[str, Callable[[], Peaks]]) -> list[Change]:
     taken: dict[str, list[Peaks]] = {name: [] for name in measured}
-    for _ in range(turns):
+    for _ in range(_TURNS):
         for name, measure_once in measured.items():
             taken[name].append(measure_once())
     if not taken:
