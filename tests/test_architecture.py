@@ -31,6 +31,8 @@ MAY_IMPORT = {
     "fusion": BASE | {"graph", "jit", "ops"},
     "splice": BASE | {"graph", "fusion", "jit"},
     "verify": BASE,
+    "checkpoint": BASE,
+    "speech": BASE | {"checkpoint", "jit", "verify"},
     "targets": BASE | {"graph", "splice", "verify"},
     "proof": BASE | {"targets", "verify"},
     "doctor": BASE | {"jit"},
@@ -45,7 +47,12 @@ HOMES = {
     "cuda": frozenset({"device", "jit"}),
     "onnx": frozenset({"graph", "splice", "targets"}),
     "onnxruntime": frozenset({"graph", "splice", "targets"}),
-    "torch": frozenset({"splice", "verify"}),
+    "torch": frozenset({"checkpoint", "speech", "splice", "verify"}),
+    "safetensors": frozenset({"checkpoint"}),
+    "huggingface_hub": frozenset({"checkpoint"}),
+    "tokenizers": frozenset({"speech"}),
+    "soundfile": frozenset({"speech"}),
+    "soxr": frozenset({"speech"}),
     "rich": frozenset({"cli"}),
     "click": frozenset({"cli"}),
     "pynvml": frozenset({"device"}),
@@ -67,7 +74,10 @@ EXCEPTIONS = {
     ("public names of a room", "fusion"): (14, "docs/decisions/0006-fusion-offers-its-records.md"),
 }
 
-NOT_AT_IMPORT = ("torch", "onnx", "onnxruntime", "cuda", "tensorrt", "numpy", "rich", "click", "matplotlib")
+NOT_AT_IMPORT = (
+    "torch", "safetensors", "tokenizers", "onnx", "onnxruntime", "cuda", "tensorrt", "numpy", "rich", "click",
+    "matplotlib",
+)  # fmt: skip
 
 
 def sizes(package: house.Package) -> Iterator[tuple[str, str, int]]:
