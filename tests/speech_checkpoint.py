@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,17 @@ def _write_tokenizer(folder: Path) -> int:
 
 def _json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+KINDS = ("custom_voice_1b7", "custom_voice_0b6", "voice_design_1b7", "base_1b7", "base_0b6")
+
+
+def main() -> None:
+    """Write one tiny checkpoint of each kind: `python tests/speech_checkpoint.py FOLDER`."""
+    for name in KINDS:
+        kind, _, size = name.rpartition("_")
+        print(write(Path(sys.argv[1]) / name, kind, size))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The language model of Qwen3-TTS in plain torch: the oracle of every kernel that follows."""

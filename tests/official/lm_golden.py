@@ -1,0 +1,98 @@
+"""Golden files of the language model: the official package on the tiny checkpoints of tests/speech_checkpoint.py.
+
+Run in an environment with `qwen-tts==0.1.1`, from the root of the repository, after writing the checkpoints:
+
+    python tests/official/lm_golden.py CHECKPOINTS tests/golden/speech
+
+CHECKPOINTS holds one folder for each of `custom_voice_1b7`, `base_0b6`, ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stub import without_torchaudio
+
+without_torchaudio()
+import qwen_tts  # noqa: E402
+import torch  # noqa: E402
+
+TEXT, FRAMES, SEED = "Hello there, tiny model.", 24, 42
+KINDS = ("custom_voice_1b7", "custom_voice_0b6", "voice_design_1b7", "base_1b7", "base_0b6")
+GREEDY = {"do_sample": False, "subtalker_dosample": False}
+
+
+class Recorder:
+    """Sees what the talker is given, what its head says, and which codes come out."""
+
+    def __init__(self, model: Any) -> None:
+        self.seen: dict[str, Any] = {}
+        self.logits: list[torch.Tensor] = []
+        generate, talk = model.generate, model.talker.generate
+        model.generate = lambda **given: self._codes(generate(**given))
+        model.talker.generate = lambda **given: self._given(given) or talk(**given)
+        model.talker.codec_head.register_forward_hook(lambda _, __, out: self.logits.append(out[0, -1].float().clone()))
+
+    def _given(self, given: dict[str, Any]) -> None:
+        self.logits.clear()
+        self.seen["prefill"] = given["inputs_embeds"][0].float().numpy()
+        self.seen["trailing"] = given["trailing_text_hidden"][0].float().numpy()
+        self.seen["pad"] = given["tts_pad_embed"].reshape(-1).float().numpy()
+
+    def _codes(self, result: Any) -> Any:
+        self.seen["codes"] = result[0][0].numpy().astype(np.int16)
+        return result
+
+
+def requests(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name each way to ask a kind of model."""
+    if kind == "custom_voice":
+        yield "", {"speaker": "Ryan", "language": "English", "instruct": "Very happy."}
+    elif kind == "voice_design":
+        yield "", {"language": "English", "instruct": "A calm low voice."}
+    else:
+        time = np.arange(48_000) / 24_000
+        noise = np.random.default_rng(0).standard_normal(time.shape)
+        sound = (0.3 * np.sin(2 * np.pi * 220 * time) + 0.02 * noise).astype(np.float32)
+        reference = {"ref_audio": (sound, 24_000), "language": "English"}
+        yield "_icl", reference | {"ref_text": "Reference words."}
+        yield "_xvec", reference | {"x_vector_only_mode": True}
+
+
+def golden(folder: Path, out: Path, dtype: torch.dtype) -> None:
+    """Write one file for each way to ask a checkpoint and each text mode."""
+    model = qwen_tts.Qwen3TTSModel.from_pretrained(str(folder), dtype=dtype, device_map="cpu")
+    recorder, kind = Recorder(model.model), folder.name.rpartition("_")[0]
+    ask = {"base": "voice_clone"}.get(kind, kind)
+    for name, request in requests(kind):
+        for streaming in (False, True):
+            given = {"text": TEXT, "non_streaming_mode": not streaming, "max_new_tokens": FRAMES + 1, **request}
+            generate = getattr(model, f"generate_{ask}")
+            generate(**given, **GREEDY)
+            logits = torch.stack(recorder.logits).numpy()
+            kept = {**recorder.seen, "first_logits": logits[0], "last_logits": logits[len(recorder.seen["codes"]) - 1]}
+            torch.manual_seed(SEED)
+            generate(**given)
+            mode = "stream" if streaming else "full"
+            suffix = "" if dtype is torch.float32 else "_bf16"
+            sampled = {"sampled": recorder.seen["codes"]}
+            np.savez_compressed(out / f"lm_{folder.name}{name}_{mode}{suffix}.npz", **kept, **sampled)
+            print(folder.name, name, mode, len(kept["codes"]), len(sampled["sampled"]), flush=True)
+
+
+def main() -> None:
+    """Make all: float32 for every kind, bfloat16 for two."""
+    torch.set_num_threads(1)
+    checkpoints, out = map(Path, sys.argv[1:3])
+    for kind in KINDS:
+        golden(checkpoints / kind, out, torch.float32)
+    for kind in ("custom_voice_1b7", "base_0b6"):
+        golden(checkpoints / kind, out, torch.bfloat16)
+
+
+if __name__ == "__main__":
+    main()
