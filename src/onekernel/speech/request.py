@@ -51,13 +51,12 @@ class SpeechRequest:
     @property
     def sampling(self) -> Sampling:
         """How codes are chosen; the predictor follows the talker, as in the official defaults."""
-        free = self.temperature > 0
-        common = {"temperature": self.temperature or 1.0, "top_k": self.top_k, "top_p": self.top_p, "do_sample": free}
+        free, temperature = self.temperature > 0, self.temperature or 1.0
         return Sampling(
+            do_sample=free, temperature=temperature, top_k=self.top_k, top_p=self.top_p,
             repetition_penalty=self.repetition_penalty,
-            **common,
-            **{f"sub_{name}": value for name, value in common.items()},
-        )
+            sub_do_sample=free, sub_temperature=temperature, sub_top_k=self.top_k, sub_top_p=self.top_p,
+        )  # fmt: skip
 
     def frame_cap(self, characters: int) -> int:
         """Return after how many frames speech is cut off: it had its chance to end by itself."""
