@@ -4,6 +4,9 @@ ONEKERNEL_CACHE        folder of compiled kernels; empty text turns the disk cac
 ONEKERNEL_CACHE_LIMIT  its largest size, as "500MB", "2GB" or bytes (1 GB by default); 0 or empty text: no limit
 ONEKERNEL_COMPILE      when kernels of a model are built: "block" (the default), "background" or "never"
 ONEKERNEL_DEVICE       "cuda", "cuda:1" or "emulated"; by default the GPU when there is one
+ONEKERNEL_MODEL        the speech model that is loaded where none is named: a folder or a hub id
+ONEKERNEL_HUB          where checkpoints are downloaded from: "huggingface" (the default) or "modelscope"
+XDG_DATA_HOME          where users keep their data (~/.local/share by default); voices are in onekernel/voices below it
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ class Settings:
     device: str
     cache_limit: int | None  # bytes; None: no limit
     compile: str
+    hub: str
+    model: str | None
+    voices: Path | None
 
 
 def _folder(text: str | None) -> Path | None:
@@ -37,6 +43,12 @@ def _folder(text: str | None) -> Path | None:
         return Path("~/.cache/onekernel" if text is None else text).expanduser()
     except RuntimeError:  # no HOME: kernels are kept in memory only
         return None
+
+
+def _voices(text: str | None) -> Path | None:
+    """Resolve the folder of voices; None when there is no home. A relative path counts as none, as XDG asks."""
+    data = _folder(text if text and Path(text).is_absolute() else "~/.local/share")
+    return None if data is None else data / "onekernel" / "voices"
 
 
 def _size(text: str) -> int | None:
@@ -61,4 +73,7 @@ def load() -> Settings:
         device=os.environ.get("ONEKERNEL_DEVICE", "auto"),
         cache_limit=_size(os.environ.get("ONEKERNEL_CACHE_LIMIT", "1GB")),
         compile=os.environ.get("ONEKERNEL_COMPILE", "block"),
+        voices=_voices(os.environ.get("XDG_DATA_HOME")),
+        hub=os.environ.get("ONEKERNEL_HUB", "huggingface"),
+        model=os.environ.get("ONEKERNEL_MODEL") or None,
     )
