@@ -107,6 +107,16 @@ def test_a_word_is_final_when_the_next_begins() -> None:
         stream.push("x")
 
 
+@pytest.mark.parametrize("piece", ["\u4e2d", "!", " ", "\u0301", "ab\n"])
+def test_a_long_text_without_words_costs_no_more(monkeypatch: pytest.MonkeyPatch, piece: str) -> None:
+    seen = list[int]()
+    words = TextTokenizer.words
+    monkeypatch.setattr(TextTokenizer, "words", lambda self, text: seen.append(len(text)) or words(self, text))
+    text = f"a {piece * 3000}. b"
+    assert streamed(list(text)) == TOKENIZER.encode(text)
+    assert sum(seen) < 80 * len(text)
+
+
 def folder(tmp_path: Path) -> tuple[Path, SpeechConfig]:
     place = write(tmp_path / "tiny")
     return place, read_speech(place)

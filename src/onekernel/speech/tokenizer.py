@@ -29,6 +29,7 @@ _WORD = (
 )
 # White space that would share a word with the newline of the role; \x1c to \x1f are spaces for Python alone.
 _LEADING = re.compile(r"\A(?:(?![\x1c-\x1f])\s)*[\r\n]+")
+_LONG = 512  # characters: longer words are looked at less and less often, so that no text costs its square
 _CONTROL = {
     "im_start": "<|im_start|>", "im_end": "<|im_end|>", "tts_pad": "<tts_pad>", "tts_bos": "<tts_text_bos>",
     "tts_eos": "<tts_text_eod>",
@@ -107,14 +108,18 @@ class StreamingTokenizer:
         self._tokenizer, self._decoder = tokenizer, _Decoder()
         self._raw = ""  # from the last character that a mark may change
         self._text = ""  # in front of it, in normal form, words not yet returned
+        self._patience = 0  # how long the text is when its words are looked at again
         self._begun = self._closed = False
 
     def push(self, piece: str | bytes) -> list[int]:
         """Add a piece; return the ids that became final. Raises InvalidInput behind `close`."""
         if self._closed:
             raise InvalidInput(expected="text before the end", got="text behind it", todo="begin another stream")
+        before = len(self._raw)
         self._raw += self._decoder.decode(piece)
-        self._settle(_unsettled(self._raw))
+        self._settle(_unsettled(self._raw, before))
+        if len(self._text) < self._patience:
+            return []
         return self._take(min(len(self._text.rstrip()), len(self._text) - 1))
 
     def flush(self) -> list[int]:
@@ -144,6 +149,7 @@ class StreamingTokenizer:
             end += len(word)
         self._text = self._text[end:]
         self._begun = self._begun or bool(words)
+        self._patience = 0 if words else 2 * len(self._text) - _LONG
         return self._tokenizer.encode_words(words)
 
 
@@ -168,12 +174,12 @@ def _scalars(text: str) -> str:
     return decoder.decode(text) + decoder.end()
 
 
-def _unsettled(raw: str) -> int:
-    """Return where the last character begins with which a later mark may combine.
+def _unsettled(raw: str, before: int) -> int:
+    """Return where the last character begins with which a later mark may combine; at 0, or behind `before`.
 
     Parts of Hangul syllables combine too, but within a word, and `encode_words` normalizes each.
     """
-    for place in range(len(raw) - 1, -1, -1):
+    for place in range(len(raw) - 1, before - 1, -1):
         if raw[place].isspace():  # nothing combines with a space
             return place + 1
         if not unicodedata.category(raw[place]).startswith("M"):
