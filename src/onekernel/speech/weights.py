@@ -1,0 +1,177 @@
+"""The tensors of a checkpoint, checked against its config, on a device; and what is worked out of them once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from onekernel.checkpoint import read_tensors
+from onekernel.errors import InvalidInput, MissingExtra
+from onekernel.speech.config import CodecConfig, SpeechConfig, read_codec, read_speech
+from onekernel.speech.layout import codec_layout, speech_layout
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, "torch.Tensor"]
+
+_ROWS = 4096  # of the text table, made at a time
+_LEAST_USAGE = 1e-5  # of an entry of a codebook
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """How codes are chosen unless a request says otherwise: the talker's, then the predictor's (`sub_`)."""
+
+    do_sample: bool = True
+    temperature: float = 0.9
+    top_k: int = 50  # 0: all entries
+    top_p: float = 1.0
+    repetition_penalty: float = 1.05
+    sub_do_sample: bool = True
+    sub_temperature: float = 0.9
+    sub_top_k: int = 50
+    sub_top_p: float = 1.0
+    max_new_tokens: int = 2048  # frames
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A checkpoint in memory. Tensors have the names of the file; codebooks are [codebook, entry, width], float32."""
+
+    config: SpeechConfig
+    codec_config: CodecConfig
+    defaults: GenerationDefaults
+    tensors: Tensors  # of the language model, and of the speaker encoder where there is one
+    codec: Tensors  # float32
+    codebooks: torch.Tensor  # of the codec's decoder
+    encoder_codebooks: torch.Tensor  # those of the encoder that are used
+
+    @cached_property
+    def text_table(self) -> torch.Tensor:
+        """What the talker is given for each text id: [text vocabulary, hidden], in the dtype of the weights."""
+        import torch
+        from torch.nn import functional
+
+        first, second = (
+            [self.tensors[f"talker.text_projection.linear_fc{layer}.{part}"] for part in ("weight", "bias")]
+            for layer in (1, 2)
+        )
+        embedding = self.tensors["talker.model.text_embedding.weight"]
+        table = embedding.new_empty(len(embedding), self.config.talker.decoder.hidden)
+        with torch.inference_mode():
+            for start in range(0, len(table), _ROWS):
+                rows = functional.silu(functional.linear(embedding[start : start + _ROWS], *first))
+                table[start : start + _ROWS] = functional.linear(rows, *second)
+        return table
+
+
+def load_weights(
+    folder: Path, *, dtype: Literal["bfloat16", "float32"] | None = "bfloat16", device: str | torch.device = "cpu"
+) -> Weights:
+    """Read a Qwen3-TTS checkpoint, to the last tensor.
+
+    `dtype` is the language model's (None: as in the file); the codec is float32 whatever it is. On the CPU a tensor
+    that already has its dtype stays mapped from the file, and the others are converted one by one. Raises InvalidInput
+    for a file that is missing, damaged, or not of this config; and MissingExtra without torch or safetensors.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtra("torch", "speech") from error
+    codec_folder = folder / "speech_tokenizer"
+    config, codec_config = read_speech(folder), read_codec(codec_folder)
+    defaults = read_defaults(folder / "generation_config.json")
+    file = "model.safetensors"
+    tensors = read_tensors(folder / file, speech_layout(config), dtypes=("BF16", "F16", "F32"))
+    codec = read_tensors(codec_folder / file, codec_layout(codec_config), dtypes=("F32",))
+    return Weights(
+        config=config,
+        codec_config=codec_config,
+        defaults=defaults,
+        tensors=_moved(tensors, None if dtype is None else getattr(torch, dtype), device),
+        codebooks=_fold(codec, _decoder_books(codec_config)).to(device),
+        encoder_codebooks=_fold(codec, _encoder_books(codec_config)).to(device),
+        codec=_moved(codec, None, device),
+    )
+
+
+def read_defaults(file: Path) -> GenerationDefaults:
+    """Read generation_config.json; what is not there, has the value of the official class. Raises InvalidInput."""
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        return GenerationDefaults()
+    except (OSError, ValueError) as error:
+        raise _wrong("JSON", file, f"{type(error).__name__}: {error}") from error
+    if not isinstance(values, dict):
+        raise _wrong("an object", file, repr(values))
+    found = {}
+    for field in fields(GenerationDefaults):
+        name = _official(field.name)
+        if (value := values.get(name)) is not None:
+            what, fits = _RANGES[field.name.removeprefix("sub_")]
+            if not fits(value):
+                raise _wrong(f"{name} as {what}", file, repr(value))
+            found[field.name] = value
+    return GenerationDefaults(**found)
+
+
+def _official(name: str) -> str:
+    return name.replace("sub_do_sample", "subtalker_dosample").replace("sub_", "subtalker_")
+
+
+def _is_number(value: Any, most: float) -> bool:
+    return type(value) in (int, float) and 0 < value <= most
+
+
+_FINITE = ("a finite number above 0", lambda value: _is_number(value, sys.float_info.max))
+_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "do_sample": ("true or false", lambda value: type(value) is bool),
+    "temperature": _FINITE,
+    "top_k": ("a whole number, 0 for no limit", lambda value: type(value) is int and value >= 0),
+    "top_p": ("a number above 0 and at most 1", lambda value: _is_number(value, 1)),
+    "repetition_penalty": _FINITE,
+    "max_new_tokens": ("a whole number above 0", lambda value: type(value) is int and value > 0),
+}
+
+
+def _wrong(expected: str, file: Path, got: str) -> InvalidInput:
+    return InvalidInput(expected=f"{expected} in {file}", got=got, todo="correct it, or remove the file for defaults")
+
+
+def _moved(tensors: dict[str, torch.Tensor], dtype: torch.dtype | None, device: str | torch.device) -> Tensors:
+    """Move and convert tensor by tensor: the device has no more than one of them twice."""
+    return {name: tensor.to(device).to(dtype or tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _decoder_books(config: CodecConfig) -> Iterator[tuple[str, str]]:
+    """Yield the names of sum and usage of each codebook, the semantic one first."""
+    for name, count in (("first", 1), ("rest", config.decoder.codebooks - 1)):
+        for layer in range(count):
+            book = f"decoder.quantizer.rvq_{name}.vq.layers.{layer}._codebook"
+            yield f"{book}.embedding_sum", f"{book}.cluster_usage"
+
+
+def _encoder_books(config: CodecConfig) -> Iterator[tuple[str, str]]:
+    if config.used_codebooks > (most := config.encoder.codebooks):
+        todo = "correct encoder_valid_num_quantizers in the config of the codec"
+        raise InvalidInput(
+            expected=f"at most {most} codebooks of the encoder", got=f"{config.used_codebooks}", todo=todo
+        )
+    for name, count in (("semantic", 1), ("acoustic", config.used_codebooks - 1)):
+        for layer in range(count):
+            book = f"encoder.quantizer.{name}_residual_vector_quantizer.layers.{layer}.codebook"
+            yield f"{book}.embed_sum", f"{book}.cluster_usage"
+
+
+def _fold(codec: Tensors, books: Iterator[tuple[str, str]]) -> torch.Tensor:
+    """Divide the sum of what fell on each entry by how often it did, which is how the codec was trained."""
+    import torch
+
+    return torch.stack([codec[total] / codec[usage].clamp(min=_LEAST_USAGE)[:, None] for total, usage in books])
