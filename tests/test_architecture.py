@@ -37,9 +37,9 @@ MAY_IMPORT = {
     "proof": BASE | {"targets", "verify"},
     "doctor": BASE | {"jit"},
     "optimize": BASE | {"targets", "fusion", "splice", "verify"},
-    "cli": BASE | {"onekernel", "jit", "optimize", "targets", "verify"},
+    "cli": BASE | {"speech", "onekernel", "jit", "optimize", "targets", "verify"},
     "__main__": frozenset({"cli"}),
-    "onekernel": BASE | {"doctor", "optimize", "proof", "splice", "verify", "jit"},
+    "onekernel": BASE | {"speech", "doctor", "optimize", "proof", "splice", "verify", "jit"},
 }
 
 # Where a heavy library may be imported at all.

@@ -18,7 +18,8 @@ import speech_checkpoint
 from onekernel.speech.config import read_speech
 from onekernel.speech.lm.model import Generation, LanguageModel, begin
 from onekernel.speech.lm.philox import exponentials, philox
-from onekernel.speech.lm.sampling import Draw, Sampling, by_counter, by_generator, penalise, suppress, warp
+from onekernel.speech.lm.sampling import Draw, by_counter, by_generator, penalise, suppress, warp
+from onekernel.speech.request import Sampling
 
 GOLDEN = sorted((Path(__file__).parent / "golden" / "speech").glob("lm_*.npz"))
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)

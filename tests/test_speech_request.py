@@ -7,8 +7,7 @@ from dataclasses import fields
 import pytest
 
 from onekernel.errors import InvalidInput
-from onekernel.speech.lm.sampling import Sampling
-from onekernel.speech.request import SpeechRequest
+from onekernel.speech.request import Sampling, SpeechRequest
 
 RANGED = [item for item in fields(SpeechRequest) if item.metadata["low"] is not None]
 

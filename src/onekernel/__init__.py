@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from onekernel.jit.kernel import kernel
     from onekernel.optimize import Optimization, optimize
     from onekernel.proof import verify
+    from onekernel.speech.model import SpeechModel, load_speech
+    from onekernel.speech.request import SpeechRequest
     from onekernel.splice import FusedModel, load
     from onekernel.verify import LIMITS, Metric, Plan, Subject, Verdict
 
@@ -27,12 +29,15 @@ __all__ = [
     "Metric",
     "Optimization",
     "Plan",
+    "SpeechModel",
+    "SpeechRequest",
     "Subject",
     "Verdict",
     "__version__",
     "doctor",
     "kernel",
     "load",
+    "load_speech",
     "optimize",
     "verify",
 ]
@@ -48,7 +53,10 @@ _HOMES = {
     "Verdict": "verify",
     "doctor": "doctor",
     "kernel": "jit",
+    "SpeechModel": "speech.model",
+    "SpeechRequest": "speech.request",
     "load": "splice",
+    "load_speech": "speech.model",
     "optimize": "optimize",
     "verify": "proof",
 }

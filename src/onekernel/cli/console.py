@@ -19,7 +19,7 @@ from onekernel.errors import InvalidInput, OneKernelError
 
 YES, NO, INPUT, UNDECIDED = 0, 1, 2, 3
 CODES = {"keep": YES, "reject": NO, "inconclusive": UNDECIDED}
-VERBS = ("optimize", "verify", "doctor", "cache")
+VERBS = ("optimize", "verify", "speak", "voices", "doctor", "cache")
 
 
 class _Verbs(click.Group):

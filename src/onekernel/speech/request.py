@@ -9,11 +9,26 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from onekernel.errors import InvalidInput
-from onekernel.speech.lm.sampling import Sampling
 
 FRAME_SECONDS = 0.08
 LEAST_CAP, CAP_PER_CHARACTER = 64, 12  # frames: speech that goes on for longer than this has lost its way
 LONGEST_TEXT = 100_000  # characters
+TEXT_MODES = ("auto", "whole", "streaming")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How codes are chosen: those of the talker (code 0), and those of the predictor (`sub_`), which has no penalty."""
+
+    do_sample: bool = True
+    temperature: float = 0.9
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.05
+    sub_do_sample: bool = True
+    sub_temperature: float = 0.9
+    sub_top_k: int = 50
+    sub_top_p: float = 1.0
 
 
 def _option(default: Any, meaning: str, *, low: float | None = None, high: float | None = None) -> Any:
@@ -29,6 +44,9 @@ class SpeechRequest:
     voice: str | None = _option(None, "a voice of the model, or one that was added; the first one if it is left out")
     language: str = _option("auto", "the language of the text, or auto")
     instruct: str = _option("", "how to speak, in words, where the model follows instructions")
+    ref_audio: str = _option("", "a recording of the voice to copy: 3 to 15 s of clear speech")
+    ref_text: str = _option("", "the words of the recording, which make the copy better")
+    text_mode: str = _option("auto", "whole: all text is heard before speaking; streaming: a token with each frame")
     seed: int = _option(0, "equal seeds sound the same", low=0, high=2**63 - 1)
     temperature: float = _option(0.9, "how freely codes are chosen; 0 always takes the likeliest", low=0.0, high=2.0)
     top_k: int = _option(50, "how many of the likeliest are chosen from; 0 = all", low=0, high=3072)
@@ -47,6 +65,9 @@ class SpeechRequest:
             if low is not None and not low <= value <= high:
                 expected = f"{item.name} from {low:g} to {high:g}"
                 raise InvalidInput(expected=expected, got=str(value), todo=f"{item.name} is {item.metadata['meaning']}")
+        if self.text_mode not in TEXT_MODES:
+            todo = "leave it out for what the model was made for"
+            raise InvalidInput(expected=f"text_mode as {', '.join(TEXT_MODES)}", got=repr(self.text_mode), todo=todo)
 
     @property
     def sampling(self) -> Sampling:

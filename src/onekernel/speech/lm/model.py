@@ -14,7 +14,8 @@ from torch import Tensor
 from onekernel.speech.config import SpeechConfig
 from onekernel.speech.embeddings import Embeddings
 from onekernel.speech.lm.decoder import KVCache, Qwen3Decoder
-from onekernel.speech.lm.sampling import Draw, Sampling, choose, penalise, suppress
+from onekernel.speech.lm.sampling import Draw, choose, penalise, suppress
+from onekernel.speech.request import Sampling
 
 LEAST_FRAMES = 2  # before speech may end (min_new_tokens of the official package)
 _RESERVED = 1024  # entries at the end of the talker's vocabulary that are no codes

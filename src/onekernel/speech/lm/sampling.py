@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from onekernel.speech.lm.philox import exponentials
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How codes are chosen: those of the talker (code 0), and those of the predictor (`sub_`), which has no penalty."""
-
-    do_sample: bool = True
-    temperature: float = 0.9
-    top_k: int = 50
-    top_p: float = 1.0
-    repetition_penalty: float = 1.05
-    sub_do_sample: bool = True
-    sub_temperature: float = 0.9
-    sub_top_k: int = 50
-    sub_top_p: float = 1.0
 
 
 class Draw(Protocol):

@@ -1,0 +1,115 @@
+"""The verb `speak`: a text becomes sound while it is being spoken, in a file, a pipe or a loudspeaker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import fields
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+
+import click
+
+from onekernel.cli.console import duration, progress
+
+if TYPE_CHECKING:
+    from onekernel.speech.stream import Speech
+
+PLAYERS = (
+    ("ffplay", "-loglevel", "error", "-nodisp", "-autoexit", "-"), ("play", "-q", "-t", "wav", "-"),
+    ("paplay",), ("aplay", "-q"),
+)  # fmt: skip
+
+
+def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for every field of SpeechRequest, with its meaning, range and default."""
+    from onekernel.speech.request import SpeechRequest
+
+    for item in reversed(fields(SpeechRequest)):
+        low, high = item.metadata["low"], item.metadata["high"]
+        between = f" [{low:g} to {high:g}]" if low is not None else ""
+        name, flag = f"--{item.name.replace('_', '-')}", isinstance(item.default, bool)
+        kind: dict[str, Any] = {"is_flag": True} if flag else {"type": type(item.default or ""), "show_default": True}
+        if isinstance(item.default, (int, float)) and not flag:
+            kind["type"] = type(item.default)
+        command = click.option(name, default=item.default, help=item.metadata["meaning"] + between, **kind)(command)
+    return command
+
+
+@click.command(name="speak")
+@click.argument("text", required=False)
+@click.option("--file", "source", type=click.File("rb"), help="Speak this file.")
+@click.option("--model", metavar="FOLDER|HUB-ID", help="A Qwen3-TTS checkpoint; else the setting ONEKERNEL_MODEL.")
+@click.option("-o", "--out", default="speech.wav", show_default=True, help=".wav, .flac, .mp3, .opus, or - (raw PCM).")
+@click.option("--play", is_flag=True, help="Play it, too, if a player is here.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@_request_options
+def command(text: str | None, source: IO[bytes] | None, model: str | None, out: str, **options: Any) -> int:
+    """Speak TEXT, or what comes from a pipe while it is still being written (TEXT is -)."""
+    import onekernel
+
+    play, as_json = options.pop("play"), options.pop("as_json")
+    if (text is None) == (source is None):
+        raise click.UsageError("give a text, - for standard input, or --file")
+    request = onekernel.SpeechRequest(**options)
+    said: Any = text if source is None and text != "-" else _pieces(source or sys.stdin.buffer)
+    with progress("loading the model"):
+        speaker = onekernel.load_speech(model)
+    start = time.perf_counter()
+    told = _Told(speaker.stream(said, request), speaker.sample_rate, start)
+    with ExitStack() as stack, progress("speaking"):
+        _write(stack, told, out, play)
+    click.echo(json.dumps(told.record()) if as_json else told.line(out), err=out == "-" and not as_json)
+    return 0
+
+
+def _pieces(source: IO[bytes]) -> Iterator[bytes]:
+    """Hand on what is there as soon as it is there."""
+    read = getattr(source, "read1", source.read)
+    while piece := read(4096):
+        yield piece
+
+
+def _write(stack: ExitStack, told: _Told, out: str, play: bool) -> None:
+    from onekernel.speech.voice.writer import AudioWriter
+
+    sinks = [stack.enter_context(AudioWriter(out, told.rate, "pcm" if out == "-" else None))]
+    if play and (player := next((line for line in PLAYERS if shutil.which(line[0])), None)):
+        process = stack.enter_context(subprocess.Popen(player, stdin=subprocess.PIPE))
+        pipe = cast("BinaryIO", process.stdin)
+        sinks.append(stack.enter_context(AudioWriter(stack.enter_context(pipe), told.rate, "wav")))
+    for samples in told:
+        for sink in sinks:
+            sink.write(samples)
+
+
+class _Told:
+    """Passes sound on and tells how far it is: seconds of sound, when the first came, and how fast it is made."""
+
+    def __init__(self, speech: Speech, rate: int, start: float) -> None:
+        self.speech, self.rate, self._start = speech, rate, start
+        self.first = self.samples = 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        for samples in self.speech:
+            self.first = self.first or time.perf_counter() - self._start
+            self.samples += len(samples)
+            yield samples
+        self.took = time.perf_counter() - self._start
+
+    def record(self) -> dict[str, Any]:
+        seconds = self.samples / self.rate
+        factor = self.took / seconds if seconds else None
+        return {"seconds": seconds, "frames": len(self.speech.codes), "first_audio_seconds": self.first,
+                "real_time_factor": factor, "finish": self.speech.finish, "notes": list(self.speech.notes)}  # fmt: skip
+
+    def line(self, out: str) -> str:
+        seconds = self.samples / self.rate
+        factor = f", {self.took / seconds:.2f} of real time" if seconds else ""
+        notes = "".join(f"\nnote  {note}" for note in self.speech.notes)
+        ended = f"ended by {self.speech.finish}{notes}"
+        return f"{out}: {seconds:.2f} s, first sound after {duration(self.first)}{factor}, {ended}"

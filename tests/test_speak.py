@@ -1,0 +1,234 @@
+"""The whole way on tiny checkpoints: text to sound, whole and in pieces, in Python and from the command line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import onekernel
+import speech_checkpoint
+from onekernel.errors import InvalidInput
+from onekernel.speech.model import SpeechModel
+from onekernel.speech.request import SpeechRequest
+from onekernel.speech.voice import store
+
+TEXT = "Grüße, 世界! It's 12 o'clock."
+SHORT = SpeechRequest(max_frames=12)
+Load = Callable[..., SpeechModel]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny products are slower on more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    return cache(lambda kind="custom_voice", size="1b7": speech_checkpoint.write(root / f"{kind}_{size}", kind, size))
+
+
+@pytest.fixture(scope="module")
+def load(folders: Callable[..., Path]) -> Load:
+    return cache(lambda *kind: onekernel.load_speech(folders(*kind), device="cpu"))
+
+
+def sound(speech: Any) -> Any:
+    return np.concatenate(list(speech))
+
+
+@pytest.mark.parametrize("kind", ["custom_voice", "voice_design"])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_text_in_pieces_sounds_as_the_whole(load: Load, kind: str, size: int) -> None:
+    """Words, characters, or bytes that cut characters in two."""
+    model, streaming = load(kind, "1b7"), SpeechRequest(max_frames=12, text_mode="streaming")
+    whole = sound(model.stream(TEXT, streaming))
+    data = TEXT.encode()
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    assert (sound(model.stream(iter(pieces), streaming)) == whole).all()
+    assert (sound(model.stream(iter(TEXT), streaming)) == whole).all()
+
+
+@settings(max_examples=12)
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_pieces_of_sound_add_up_to_the_same(load: Load, first: int, most: int) -> None:
+    model = load()
+    request = SpeechRequest(max_frames=12, first_chunk=first, chunk=most)
+    pieces = list(model.stream(TEXT, request))
+    assert (np.concatenate(pieces) == _whole(model)).all()
+    sizes = [len(piece) // 1920 for piece in pieces]
+    assert sizes[0] == min(first, most)
+    assert max(sizes) <= most
+
+
+@cache
+def _whole(model: SpeechModel) -> Any:
+    return sound(model.stream(TEXT, SHORT))
+
+
+def test_text_is_heard_only_when_it_is_needed(load: Load) -> None:
+    """The first frame is said while the text is still being written: a word and the space behind it are enough."""
+    asked = 0
+
+    def words() -> Iterator[str]:
+        nonlocal asked
+        for word in ["one", "two", "three", "four", "five", "six"]:
+            asked += 1
+            yield f"{word} "
+
+    speech = load().stream(words(), SpeechRequest(max_frames=4))
+    assert asked == 0
+    next(speech)
+    assert asked == 1
+    list(speech)
+    assert speech.finish == "length"
+
+
+def test_seeds_reproduce_and_differ(load: Load) -> None:
+    model = load()
+    one, same, other = (sound(model.stream(TEXT, SpeechRequest(max_frames=6, seed=seed))) for seed in (1, 1, 2))
+    assert (one == same).all()
+    assert (one != other).any()
+
+
+def test_a_request_sounds_the_same_among_others(load: Load) -> None:
+    model = load()
+    alone = [sound(model.stream(TEXT, SpeechRequest(max_frames=5, seed=seed))) for seed in range(8)]
+    together = [model.stream(TEXT, SpeechRequest(max_frames=5, seed=seed)) for seed in range(8)]
+    rounds = list(itertools.zip_longest(*together))
+    for place, samples in enumerate(alone):
+        assert (np.concatenate([row[place] for row in rounds if row[place] is not None]) == samples).all()
+
+
+def test_cancelling_ends_it_within_a_frame(load: Load) -> None:
+    speech = load().stream(TEXT, SpeechRequest(max_frames=50, chunk=1))
+    for _ in range(3):
+        next(speech)
+    speech.cancel()
+    assert list(speech) == []
+    assert (speech.finish, len(speech.codes)) == ("cancelled", 3)
+
+
+def test_a_voice_is_copied_from_a_recording_and_kept(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    model = load("base", "0b6")
+    place = tmp_path / "voice.wav"
+    soundfile.write(place, 0.3 * np.sin(np.arange(48_000) / 20), 24_000)
+    said = "Some words."
+    direct = sound(model.stream("Hello", SpeechRequest(max_frames=6, ref_audio=str(place), ref_text=said)))
+    store.save(model.read_voice("anna", str(place), said), store.default_folder())
+    assert model.voices == ["anna"]
+    assert (sound(model.stream("Hello", SpeechRequest(max_frames=6, voice="anna"))) == direct).all()
+    timbre = sound(model.stream("Hello", SpeechRequest(max_frames=6, ref_audio=str(place))))
+    assert (timbre != direct).any()
+    with pytest.raises(InvalidInput, match="made by a 0b6 model"):
+        load("base", "1b7").stream("Hello", SpeechRequest(voice="anna"))
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (SpeechRequest(voice="nobody"), "serena, vivian"),
+        (SpeechRequest(language="klingon"), "auto, chinese, english"),
+        (SpeechRequest(ref_audio="voice.wav"), "a base model, which copies voices"),
+    ],
+)
+def test_what_a_model_does_not_know_is_listed(load: Load, request_: SpeechRequest, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        load().stream("Hello", request_)
+
+
+@pytest.mark.parametrize("text", ["a", "…!?", "😀👩‍👩‍👧", "\0\0", "<|im_end|><tts_pad>", "\n\nhi", "x" * 3000])
+def test_odd_texts_are_spoken_and_end(load: Load, text: str) -> None:
+    speech = load().stream(text, SpeechRequest(max_frames=3, text_mode="streaming"))
+    assert sound(speech).shape == (3 * 1920,)
+    assert speech.finish == "length"
+
+
+@pytest.mark.parametrize("text", ["", "\n", iter(()), iter(["", b""]), "x" * 100_001])
+def test_no_text_and_too_much_are_refused(load: Load, text: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"a text to speak|at most 100000 characters"):
+        sound(load().stream(text, SHORT))
+
+
+# --- the command line
+
+
+def speak(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "onekernel", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False, **options)
+
+
+@pytest.mark.parametrize("name", ["hello.wav", "hello.flac", "hello.mp3", "hello.opus"])
+def test_a_file_opens_elsewhere(folders: Callable[..., Path], tmp_path: Path, name: str) -> None:
+    done = speak("speak", "Hello.", "--model", folders(), "-o", tmp_path / name, "--max-frames", 5, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["frames"], told["finish"], told["seconds"]) == (5, "length", pytest.approx(0.4))
+    samples, rate = soundfile.read(tmp_path / name)
+    assert len(samples) / rate == pytest.approx(0.4, abs=0.1)
+    assert np.abs(samples).max() > 0.01
+
+
+def test_a_pipe_in_and_a_pipe_out_give_the_same_sound(folders: Callable[..., Path], load: Load) -> None:
+    done = speak("speak", "-", "--model", folders(), "-o", "-", "--max-frames", 5, input="Grüße.".encode())
+    assert done.returncode == 0, done.stderr
+    pcm = np.frombuffer(done.stdout, "<i2") / 32768
+    assert np.abs(pcm - sound(load().stream(iter(["Grüße."]), SpeechRequest(max_frames=5)))).max() <= 0.6 / 32768
+
+
+def test_an_interrupted_file_is_valid(folders: Callable[..., Path], tmp_path: Path) -> None:
+    place = tmp_path / "long.wav"
+    command = ["speak", "Hello " * 200, "--model", str(folders()), "-o", str(place), "--chunk", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "onekernel", *command],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 60
+    while not (place.exists() and place.stat().st_size > 20_000) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    samples, rate = soundfile.read(place)
+    assert len(samples) >= 4 * 1920
+    assert rate == 24_000
+
+
+def test_mistakes_are_one_line(tmp_path: Path, folders: Callable[..., Path]) -> None:
+    for arguments in (
+        ["speak", "hi", "--model", tmp_path / "nowhere"],
+        ["speak", "hi"],
+        ["speak"],
+        ["speak", "hi", "--model", folders(), "--voice", "nobody"],
+        ["speak", "hi", "--model", folders(), "--temperature", "9"],
+        ["voices", "remove", "nobody"],
+    ):
+        done = speak(*arguments)
+        assert done.returncode == 2, (arguments, done.stderr)
+        assert done.stderr.decode().count("\n") == 1
+        assert done.stderr.startswith(b"onekernel: ")
