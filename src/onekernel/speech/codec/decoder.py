@@ -16,9 +16,9 @@ from torch import Tensor
 from onekernel.errors import InvalidInput
 from onekernel.speech import config as configs
 from onekernel.speech.codec.layers import DILATIONS, CausalConv, ConvNeXt, Linear, ResidualUnit, Snake
+from onekernel.speech.codec.part import Part
 from onekernel.speech.codec.state import State, Stream
 from onekernel.speech.codec.transformer import Transformer
-from onekernel.speech.codec.weights import Weights
 
 Stage = Callable[[Tensor, Stream], Tensor]
 
@@ -32,7 +32,7 @@ class CodecDecoder:
     def __init__(
         self, config: configs.CodecDecoder, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32
     ) -> None:
-        weights = Weights(tensors, dtype).at("decoder")
+        weights = Part(tensors, dtype).at("decoder")
         self.config, self.frame = config, prod((*config.upsample, *config.rates))
         first, rest = (weights.at("quantizer").at(name) for name in ("rvq_first", "rvq_rest"))
         books = [first.at("vq.layers.0"), *(rest.at("vq.layers").at(book) for book in range(config.codebooks - 1))]
@@ -76,12 +76,12 @@ class CodecDecoder:
         todo = "give the codes of one frame a row, and a state of as many streams"
         if codes.dim() != 3 or (codes.shape[0], codes.shape[2]) != (len(state.streams), books):
             raise InvalidInput(expected=expected, got=f"the shape {list(codes.shape)}", todo=todo)
-        if codes.is_floating_point() or (codes.numel() and not 0 <= codes.min() <= codes.max() < size):
-            raise InvalidInput(expected=expected, got=f"{codes.dtype} with other values", todo=todo)
+        if codes.numel() and (codes.is_floating_point() or not 0 <= codes.min() <= codes.max() < size):
+            raise InvalidInput(expected=expected, got=f"{codes.dtype} from {codes.min()} to {codes.max()}", todo=todo)
         return codes.to(self.tables.device, torch.int64)
 
 
-def _stages(config: configs.CodecDecoder, weights: Weights) -> Iterator[Stage]:
+def _stages(config: configs.CodecDecoder, weights: Part) -> Iterator[Stage]:
     """List what a frame goes through behind the codebooks, from 1 position to 1920."""
     yield CausalConv.read(weights.at("pre_conv.conv"))
     yield Transformer(config, weights.at("pre_transformer"))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onekernel.errors import InvalidInput
-from onekernel.speech.codec.weights import Weights
+from onekernel.speech.codec.part import Part
 from onekernel.speech.config import CodecConfig, Decoder
 
 
@@ -23,7 +23,7 @@ class CodecEncoder:
 
     def __init__(self, config: CodecConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32) -> None:
         self.config = config
-        self.weights = Weights(tensors, dtype).at("encoder")
+        self.weights = Part(tensors, dtype).at("encoder")
         part = self.weights.at("quantizer")
         self.semantic = Quantizer(part.at("semantic_residual_vector_quantizer"), 1)
         self.acoustic = Quantizer(part.at("acoustic_residual_vector_quantizer"), config.used_codebooks - 1)
@@ -32,7 +32,7 @@ class CodecEncoder:
         """Encode samples [n] at 24 kHz -> codes [ceil(n / 1920), codebooks], int64."""
         if samples.dim() != 1 or not len(samples):
             got = f"the shape {list(samples.shape)}"
-            raise InvalidInput(expected="samples [n] of one channel, n > 0", got=got, todo="mix the channels to one")
+            raise InvalidInput(expected="samples [n] of one channel, n > 0", got=got, todo="give one channel")
         config, layers = self.config.encoder, self.weights.at("encoder.layers")
         x = _conv(samples.to(layers["0.conv.weight"])[None, None], layers.at("0.conv"))
         for place, stride in enumerate(config.strides):
@@ -49,7 +49,7 @@ class CodecEncoder:
 class Quantizer:
     """Residual vector quantisation: each codebook takes the vector nearest to what the ones before it left."""
 
-    def __init__(self, weights: Weights, books: int) -> None:
+    def __init__(self, weights: Part, books: int) -> None:
         self.project = weights["input_proj.weight"]
         self.books = [weights.at("layers").at(book).at("codebook").codebook("embed_sum") for book in range(books)]
 
@@ -62,14 +62,14 @@ class Quantizer:
             yield codes
 
 
-def _conv(x: Tensor, weights: Weights, stride: int = 1, pad: Literal["constant", "replicate"] = "constant") -> Tensor:
+def _conv(x: Tensor, weights: Part, stride: int = 1, pad: Literal["constant", "replicate"] = "constant") -> Tensor:
     """Convolve looking back only; the end is filled up to a whole stride."""
     weight = weights["weight"]
     x = functional.pad(x, (weight.shape[2] - stride, -x.shape[2] % stride), pad)
     return functional.conv1d(x, weight, weights.get("bias"), stride)
 
 
-def _transform(x: Tensor, config: Decoder, layers: Weights) -> Tensor:
+def _transform(x: Tensor, config: Decoder, layers: Part) -> Tensor:
     """Run the transformer: causal attention over everything before, whatever window the config names."""
     powers = torch.arange(0, config.head_dim, 2, device=x.device, dtype=x.dtype) / config.head_dim
     angles = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)[:, None] * (1 / config.theta**powers)
@@ -84,7 +84,7 @@ def _transform(x: Tensor, config: Decoder, layers: Weights) -> Tensor:
     return x
 
 
-def _attend(y: Tensor, part: Weights, config: Decoder, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def _attend(y: Tensor, part: Part, config: Decoder, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Attend with heads of their own keys, the first half of each rotated with the second."""
     cos, sin = rotation
 
@@ -100,5 +100,5 @@ def _attend(y: Tensor, part: Weights, config: Decoder, rotation: tuple[Tensor, T
     return functional.linear(mixed.transpose(1, 2).flatten(2), part["o_proj.weight"])
 
 
-def _layer_norm(x: Tensor, part: Weights, eps: float) -> Tensor:
+def _layer_norm(x: Tensor, part: Part, eps: float) -> Tensor:
     return functional.layer_norm(x, x.shape[2:], part["weight"], part["bias"], eps)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from onekernel.speech.codec.part import Part
 from onekernel.speech.codec.state import Stream
-from onekernel.speech.codec.weights import Weights
 
 DILATIONS = (1, 3, 9)  # of the residual units of a stage
 
@@ -25,7 +25,7 @@ class Linear:
     bias: Tensor | None
 
     @classmethod
-    def read(cls, weights: Weights) -> Linear:
+    def read(cls, weights: Part) -> Linear:
         return cls(weights["weight"].flatten(1), weights.get("bias"))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Linear:
 class Snake:
     """SnakeBeta: x + sin²(a x) / b, where logarithms of a and b are stored (Ziyin 2020, arXiv:2006.08195)."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Part) -> None:
         self.frequency = weights["alpha"].exp()
         self.size = 1 / (weights["beta"].exp() + 1e-9)
 
@@ -58,14 +58,14 @@ class CausalConv:
     activation: Snake | None = None
 
     @classmethod
-    def read(cls, weights: Weights, activation: Snake | None = None, dilation: int = 1) -> CausalConv:
+    def read(cls, weights: Part, activation: Snake | None = None, dilation: int = 1) -> CausalConv:
         """y[t] = b + Σ_k W[:, :, k] x[t - (taps - 1 - k) dilation] for W [out, in, taps]."""
         weight = weights["weight"]
         linear = Linear(weight.transpose(1, 2).flatten(1).contiguous(), weights["bias"])
         return cls(weights.name, linear, weight.shape[2], dilation, activation=activation)
 
     @classmethod
-    def read_transposed(cls, weights: Weights, rate: int, activation: Snake | None = None) -> CausalConv:
+    def read_transposed(cls, weights: Part, rate: int, activation: Snake | None = None) -> CausalConv:
         """y[rate t + j] = b + Σ_k W[:, :, j + rate k]ᵀ x[t - k] for W [in, out, taps * rate], 0 <= j < rate."""
         weight = weights["weight"]
         weight = weight.reshape(*weight.shape[:2], -1, rate)
@@ -84,7 +84,7 @@ class CausalConv:
 class ResidualUnit:
     """x + conv2(snake(conv1(snake(x)))): seven dilated taps, then one."""
 
-    def __init__(self, weights: Weights, dilation: int) -> None:
+    def __init__(self, weights: Part, dilation: int) -> None:
         self.wide = CausalConv.read(weights.at("conv1.conv"), Snake(weights.at("act1")), dilation)
         self.point = CausalConv.read(weights.at("conv2.conv"), Snake(weights.at("act2")))
 
@@ -95,7 +95,7 @@ class ResidualUnit:
 class ConvNeXt:
     """x + gamma * narrow(gelu(widen(norm(depthwise convolution of x)))) (Liu 2022, arXiv:2201.03545)."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Part) -> None:
         depthwise, norm = weights.at("dwconv.conv"), weights.at("norm")
         self.name = depthwise.name
         self.taps, self.bias = depthwise["weight"][:, 0].T.contiguous(), depthwise["bias"]

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from onekernel.speech.codec.layers import Linear
+from onekernel.speech.codec.part import Part
 from onekernel.speech.codec.state import Stream
-from onekernel.speech.codec.weights import Weights
 from onekernel.speech.config import CodecDecoder, Decoder
 
 
@@ -31,7 +31,7 @@ class Place:
 class Transformer:
     """[1, latent] -> [1, latent] for one frame: projection, layers, norm, projection."""
 
-    def __init__(self, config: CodecDecoder, weights: Weights) -> None:
+    def __init__(self, config: CodecDecoder, weights: Part) -> None:
         part = config.transformer
         self.input, self.output = Linear.read(weights.at("input_proj")), Linear.read(weights.at("output_proj"))
         self.layers = [Layer(part, config.window, weights.at("layers").at(i)) for i in range(part.layers)]
@@ -53,7 +53,7 @@ class Transformer:
 class RMSNorm:
     """x / sqrt(mean(x²) + eps), times a weight of each channel (Zhang 2019, arXiv:1910.07467)."""
 
-    def __init__(self, weights: Weights, eps: float) -> None:
+    def __init__(self, weights: Part, eps: float) -> None:
         self.weight, self.eps = weights["weight"], eps
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Layer:
     Attention always spans the whole window, oldest frame first: a slot before frame 0 has weight 0 and value 0.
     """
 
-    def __init__(self, config: Decoder, window: int, weights: Weights) -> None:
+    def __init__(self, config: Decoder, window: int, weights: Part) -> None:
         attention, mlp = weights.at("self_attn"), weights.at("mlp")
         self.name, self.reach = attention.name, window - 1
         self.heads, self.width = config.kv_heads, config.head_dim

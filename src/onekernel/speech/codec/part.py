@@ -12,7 +12,7 @@ LEAST_USAGE = 1e-5  # a code that was never used in training has no mean
 
 
 @dataclass(frozen=True)
-class Weights:
+class Part:
     """The tensors under a prefix, read in one dtype; they stay on their device."""
 
     tensors: Mapping[str, Tensor]
@@ -24,7 +24,7 @@ class Weights:
         """The name of this part."""
         return self.prefix.removesuffix(".")
 
-    def at(self, name: str | int) -> Weights:
+    def at(self, name: str | int) -> Part:
         """Go to a part by its name or its place in a list."""
         return replace(self, prefix=f"{self.prefix}{name}.")
 
