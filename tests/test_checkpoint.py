@@ -238,15 +238,16 @@ def test_an_id_is_downloaded(hub: Fake, tmp_path: Path) -> None:
     assert len(list(wanted)) == 6
 
 
-def test_progress_is_told(hub: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_told_and_not_drawn(
+    hub: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     def answer(tqdm_class: Any, **_options: Any) -> str:
-        files = tqdm_class(total=2, desc="Fetching 2 files")
+        tqdm_class(total=2, desc="Fetching 2 files").update(2)
         transfer, written = (tqdm_class(total=0, unit="B", unit_scale=True, desc=desc) for desc in "ab")
         transfer.total = written.total = 1000
         for _ in range(4):
             transfer.update(250)
             written.update(250)
-        files.update(2)
         return str(tmp_path)
 
     hub(answer)
@@ -256,6 +257,7 @@ def test_progress_is_told(hub: Fake, tmp_path: Path, caplog: pytest.LogCaptureFi
     assert told == [(250, 1000), (500, 1000), (750, 1000), (1000, 1000)]
     records = [(record.done, record.total) for record in caplog.records if hasattr(record, "done")]
     assert records == [(25, 100), (50, 100), (75, 100), (100, 100)]
+    assert capsys.readouterr().err == ""
 
 
 ANSWERED: Any = SimpleNamespace(headers={}, request=None)

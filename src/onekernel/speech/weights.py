@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from onekernel.checkpoint import read_tensors
 from onekernel.errors import InvalidInput, MissingExtra
 from onekernel.speech.config import CodecConfig, SpeechConfig, read_codec, read_speech
 from onekernel.speech.layout import codec_layout, speech_layout
+from onekernel.speech.request import Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -26,18 +27,10 @@ _LEAST_USAGE = 1e-5  # of an entry of a codebook
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """How codes are chosen unless a request says otherwise: the talker's, then the predictor's (`sub_`)."""
+    """How codes are chosen unless a request says otherwise, and how many frames there are at most."""
 
-    do_sample: bool = True
-    temperature: float = 0.9
-    top_k: int = 50  # 0: all entries
-    top_p: float = 1.0
-    repetition_penalty: float = 1.05
-    sub_do_sample: bool = True
-    sub_temperature: float = 0.9
-    sub_top_k: int = 50
-    sub_top_p: float = 1.0
-    max_new_tokens: int = 2048  # frames
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +105,15 @@ def read_defaults(file: Path) -> GenerationDefaults:
     if not isinstance(values, dict):
         raise _wrong("an object", file, repr(values))
     found = {}
-    for field in fields(GenerationDefaults):
-        name = _official(field.name)
+    for ours in (*(option.name for option in fields(Sampling)), "max_new_tokens"):
+        name = _official(ours)
         if (value := values.get(name)) is not None:
-            what, fits = _RANGES[field.name.removeprefix("sub_")]
+            what, fits = _RANGES[ours.removeprefix("sub_")]
             if not fits(value):
                 raise _wrong(f"{name} as {what}", file, repr(value))
-            found[field.name] = value
-    return GenerationDefaults(**found)
+            found[ours] = value
+    most = found.pop("max_new_tokens", GenerationDefaults.max_new_tokens)
+    return GenerationDefaults(Sampling(**found), most)
 
 
 def _official(name: str) -> str:
