@@ -1,8 +1,8 @@
 """What the official package makes of the sounds in voice_sounds.py, written to tests/golden/speech/voice_*.npz.
 
-Run in an environment with qwen-tts 0.1.1 (transformers 4.57.3, librosa 0.11, torch 2.13 CPU, soxr 1.1):
+Run in an environment with `qwen-tts==0.1.1`, from the root of the repository, after writing the checkpoints:
 
-    PYTHONPATH=src:tests /path/to/official/bin/python tests/official/voice_golden.py
+    python tests/official/voice_golden.py CHECKPOINTS tests/golden/speech
 
 Each file belongs to one small Base checkpoint of speech_checkpoint.py and holds, by name of the sound, the x-vectors of
 the float32 and the bfloat16 model; voice_sound.npz holds what does not depend on a checkpoint: the resampled speech
@@ -11,6 +11,7 @@ the float32 and the bfloat16 model; voice_sound.npz holds what does not depend o
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,9 @@ import numpy as np
 import torch
 from stub import without_torchaudio
 
-import speech_checkpoint
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import voice_sounds
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "speech"
 STRIDE, COLUMN = 37, 23
 
 
@@ -57,17 +57,18 @@ def speech(path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Make all."""
     without_torchaudio()
     torch.set_num_threads(1)
-    GOLDEN.mkdir(parents=True, exist_ok=True)
+    checkpoints, out = map(Path, sys.argv[1:3])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         sounds = {name: voice_sounds.write(place, name) for name in voice_sounds.SOUNDS}
         shared = {f"{name}.{key}": value for name, path in sounds.items() for key, value in speech(path).items()}
-        np.savez_compressed(GOLDEN / "voice_sound.npz", **shared)
+        np.savez_compressed(out / "voice_sound.npz", **shared)
         for size in ("0b6", "1b7"):
-            checkpoint = speech_checkpoint.write(place / size, "base", size)
-            np.savez_compressed(GOLDEN / f"voice_{size}.npz", **x_vectors(checkpoint, sounds))
+            found = x_vectors(checkpoints / f"base_{size}", sounds)
+            np.savez_compressed(out / f"voice_{size}.npz", **found)
 
 
 if __name__ == "__main__":
