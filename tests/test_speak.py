@@ -27,6 +27,7 @@ from onekernel.errors import InvalidInput
 from onekernel.speech.model import SpeechModel
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.voice import store
+from onekernel.speech.watchdog import is_stuck
 
 TEXT = "Grüße, 世界! It's 12 o'clock."
 SHORT = SpeechRequest(max_frames=12)
@@ -127,6 +128,27 @@ def test_cancelling_ends_it_within_a_frame(load: Load) -> None:
     speech.cancel()
     assert list(speech) == []
     assert (speech.finish, len(speech.codes)) == ("cancelled", 3)
+
+
+@given(st.integers(1, 15), st.integers(0, 40), st.integers(0, 1000))
+def test_a_loop_is_seen_and_speech_is_not(cycle: int, before: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lead = random.integers(0, 2048, before).tolist()
+    loop = random.integers(2048, 4096, cycle).tolist() * 80  # other codes than those before
+    assert not is_stuck((lead + loop)[: before + 74])
+    assert is_stuck(lead + loop[:75])
+    assert not is_stuck(lead + random.integers(0, 2048, 100).tolist())
+    assert not is_stuck([*lead, *[7] * 60, *random.integers(0, 2048, 15).tolist()])  # a pause, then speech
+
+
+def test_speech_that_loops_is_ended(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load()
+    logits = torch.zeros(3072)
+    logits[99] = 50.0
+    monkeypatch.setattr(model.lm, "logits", lambda _: logits.clone())
+    speech = model.stream(TEXT, SpeechRequest(repetition_penalty=1.0, chunk=8))
+    assert len(sound(speech)) == 75 * 1920
+    assert speech.finish == "repetition"
 
 
 def test_a_voice_is_copied_from_a_recording_and_kept(

@@ -16,9 +16,10 @@ from onekernel.speech.lm.sampling import by_counter
 from onekernel.speech.prompt import OpenPrompt, SpeechPrompt
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.voice.audio import Samples
+from onekernel.speech.watchdog import is_stuck
 
 SILENCE = 1e-3  # root mean square of a frame, full scale being 1: -60 dB
-Finish = Literal["", "eos", "length", "cancelled"]
+Finish = Literal["", "eos", "length", "cancelled", "repetition"]
 
 
 class Speech(Iterator[Samples]):
@@ -46,6 +47,7 @@ class Speech(Iterator[Samples]):
         self._chunks, self._cancelled, self._silent = request.chunks(), False, request.skip_silence
         self._generation: Generation | None = None
         self._last: list[int] | None = None
+        self._first_codes: list[int] = []
 
     def cancel(self) -> None:
         """End within a frame; what is said up to there is still handed out."""
@@ -80,6 +82,9 @@ class Speech(Iterator[Samples]):
             generation = self._advanced()
             frame = generation.next_frame()
         self._last, self.finish = frame, generation.finish
+        self._first_codes += [frame[0]] if frame else []
+        if is_stuck(self._first_codes):
+            self.finish = "repetition"
         return frame
 
     def _advanced(self) -> Generation:
