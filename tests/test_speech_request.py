@@ -14,7 +14,7 @@ RANGED = [item for item in fields(SpeechRequest) if item.metadata["low"] is not 
 
 def test_every_option_has_a_meaning_and_the_defaults_are_the_official_ones() -> None:
     assert all(item.metadata["meaning"] for item in fields(SpeechRequest))
-    assert SpeechRequest().sampling == Sampling()
+    assert SpeechRequest().sampling(Sampling()) == Sampling()
 
 
 @pytest.mark.parametrize("item", RANGED, ids=lambda item: item.name)
@@ -27,9 +27,17 @@ def test_a_value_out_of_range_is_refused(item: object) -> None:
             SpeechRequest(**{name: value})
 
 
+def test_what_is_asked_for_goes_over_what_the_model_says() -> None:
+    model = Sampling(temperature=0.7, top_k=20, sub_top_k=10, repetition_penalty=1.2, sub_do_sample=False)
+    assert SpeechRequest().sampling(model) == model
+    asked = SpeechRequest(temperature=0.5, top_k=0, repetition_penalty=1.0).sampling(model)
+    assert (asked.temperature, asked.sub_temperature, asked.do_sample, asked.sub_do_sample) == (0.5, 0.5, True, True)
+    assert (asked.top_k, asked.sub_top_k, asked.repetition_penalty, asked.top_p) == (0, 0, 1.0, model.top_p)
+
+
 def test_temperature_zero_takes_the_likeliest() -> None:
-    sampling = SpeechRequest(temperature=0).sampling
-    assert (sampling.do_sample, sampling.sub_do_sample) == (False, False)
+    sampling = SpeechRequest(temperature=0).sampling(Sampling())
+    assert (sampling.do_sample, sampling.sub_do_sample, sampling.temperature) == (False, False, 0.9)
 
 
 @pytest.mark.parametrize(

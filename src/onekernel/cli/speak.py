@@ -29,14 +29,16 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for every field of SpeechRequest, with its meaning, range and default."""
     from onekernel.speech.request import SpeechRequest
 
+    kinds: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
     for item in reversed(fields(SpeechRequest)):
         low, high = item.metadata["low"], item.metadata["high"]
         between = f" [{low:g} to {high:g}]" if low is not None else ""
-        name, flag = f"--{item.name.replace('_', '-')}", isinstance(item.default, bool)
-        kind: dict[str, Any] = {"is_flag": True} if flag else {"type": type(item.default or ""), "show_default": True}
-        if isinstance(item.default, (int, float)) and not flag:
-            kind["type"] = type(item.default)
-        command = click.option(name, default=item.default, help=item.metadata["meaning"] + between, **kind)(command)
+        kind = kinds[str(item.type).partition(" ")[0]]
+        shown: dict[str, Any] = (
+            {"is_flag": True} if kind is bool else {"type": kind, "show_default": bool(item.default)}
+        )
+        name = f"--{item.name.replace('_', '-')}"
+        command = click.option(name, default=item.default, help=item.metadata["meaning"] + between, **shown)(command)
     return command
 
 

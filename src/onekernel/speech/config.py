@@ -160,6 +160,9 @@ def read_codec(folder: Path) -> CodecConfig:
         _codec_decoder(decoder), _codec_encoder(encoder), root.get("encoder_valid_num_quantizers"),
         root.get("output_sample_rate"), frame,
     )  # fmt: skip
+    if config.used_codebooks > config.encoder.codebooks:
+        most = f"at most {config.encoder.codebooks}, the codebooks of the encoder"
+        raise root.wrong("encoder_valid_num_quantizers", most, config.used_codebooks)
     made = 1
     for factor in (*config.decoder.upsample, *config.decoder.rates):
         made *= factor

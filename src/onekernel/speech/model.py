@@ -29,7 +29,7 @@ from onekernel.speech.prompt import (
     open_prompt,
 )
 from onekernel.speech.request import LONGEST_TEXT, SpeechRequest
-from onekernel.speech.stream import Speech
+from onekernel.speech.stream import Engine, Speech
 from onekernel.speech.tokenizer import TextTokenizer
 from onekernel.speech.voice import store
 from onekernel.speech.voice.audio import Source, read_audio
@@ -48,8 +48,9 @@ class SpeechModel:
             folder, dtype="float32" if device == "cpu" else "bfloat16", device=device
         )
         self.config, self.device = weights.config, device
-        self.lm = LanguageModel(weights.config, weights.tensors)
-        self.codec = CodecDecoder(weights.codec_config.decoder, weights.codec)
+        lm = LanguageModel(weights.config, weights.tensors)
+        codec = CodecDecoder(weights.codec_config.decoder, weights.codec)
+        self.engine = Engine(lm, codec, weights.defaults.sampling)
         self.tokenizer = TextTokenizer(folder, weights.config)
         self.sample_rate = weights.codec_config.sample_rate
 
@@ -72,11 +73,11 @@ class SpeechModel:
         """
         request = request or SpeechRequest()
         with torch.inference_mode():
-            reference, state = self._reference(request), self.codec.start()
+            reference, state = self._reference(request), self.engine.codec.start()
             prompt = self._prompt(text, request, reference)
             if reference is not None and reference.ref_codes is not None:
-                self.codec.prime(reference.ref_codes[None], state)
-        return Speech(self.lm, self.codec, state, prompt, request, text)
+                self.engine.codec.prime(reference.ref_codes[None], state)
+        return Speech(self.engine, state, prompt, request, text)
 
     def read_voice(self, name: str, audio: Source, ref_text: str = "") -> store.Voice:
         """Hear a recording: its x-vector, and with its words its codes too. Raises InvalidInput for one of no use."""
@@ -104,7 +105,7 @@ class SpeechModel:
         speaker = request.voice or self.voices[0] if self.config.kind == "custom_voice" else None
         asked = PromptText(whole, request.language, speaker, request.instruct or None, streams, reference)
         build = build_prompt if isinstance(text, str) else open_prompt
-        return build(self.config, self.lm.embeddings, self.tokenizer, asked)
+        return build(self.config, self.engine.lm.embeddings, self.tokenizer, asked)
 
     def _reference(self, request: SpeechRequest) -> VoicePrompt | None:
         """Read the voice to copy: from a recording, or one that was added."""

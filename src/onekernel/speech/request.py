@@ -5,7 +5,7 @@ The command line, the HTTP interface and Python read this; a test compares them 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from onekernel.errors import InvalidInput
@@ -39,7 +39,7 @@ def _option(default: Any, meaning: str, *, low: float | None = None, high: float
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """How a text is spoken. Raises InvalidInput for a value out of its range."""
+    """How a text is spoken; None is what the model's files say. Raises InvalidInput for a value out of its range."""
 
     voice: str | None = _option(None, "a voice of the model, or one that was added; the first one if it is left out")
     language: str = _option("auto", "the language of the text, or auto")
@@ -48,10 +48,10 @@ class SpeechRequest:
     ref_text: str = _option("", "the words of the recording, which make the copy better")
     text_mode: str = _option("auto", "whole: all text is heard before speaking; streaming: a token with each frame")
     seed: int = _option(0, "equal seeds sound the same", low=0, high=2**63 - 1)
-    temperature: float = _option(0.9, "how freely codes are chosen; 0 always takes the likeliest", low=0.0, high=2.0)
-    top_k: int = _option(50, "how many of the likeliest are chosen from; 0 = all", low=0, high=3072)
-    top_p: float = _option(1.0, "the share of likelihood that is chosen from", low=0.01, high=1.0)
-    repetition_penalty: float = _option(1.05, "above 1, sounds that were made before are avoided", low=0.5, high=2.0)
+    temperature: float | None = _option(None, "how freely codes are chosen; 0 takes the likeliest", low=0.0, high=2.0)
+    top_k: int | None = _option(None, "how many of the likeliest are chosen from; 0 = all", low=0, high=3072)
+    top_p: float | None = _option(None, "the share of likelihood that is chosen from", low=0.01, high=1.0)
+    repetition_penalty: float | None = _option(None, "above 1, sounds made before are avoided", low=0.5, high=2.0)
     first_chunk: int = _option(
         1, "frames of 80 ms in the first piece of audio; the next are twice as long", low=1, high=64
     )
@@ -62,22 +62,24 @@ class SpeechRequest:
     def __post_init__(self) -> None:
         for item in fields(self):
             value, low, high = getattr(self, item.name), item.metadata["low"], item.metadata["high"]
-            if low is not None and not low <= value <= high:
+            if low is not None and value is not None and not low <= value <= high:
                 expected = f"{item.name} from {low:g} to {high:g}"
                 raise InvalidInput(expected=expected, got=str(value), todo=f"{item.name} is {item.metadata['meaning']}")
         if self.text_mode not in TEXT_MODES:
             todo = "leave it out for what the model was made for"
             raise InvalidInput(expected=f"text_mode as {', '.join(TEXT_MODES)}", got=repr(self.text_mode), todo=todo)
 
-    @property
-    def sampling(self) -> Sampling:
-        """How codes are chosen; the predictor follows the talker, as in the official defaults."""
-        free, temperature = self.temperature > 0, self.temperature or 1.0
-        return Sampling(
-            do_sample=free, temperature=temperature, top_k=self.top_k, top_p=self.top_p,
-            repetition_penalty=self.repetition_penalty,
-            sub_do_sample=free, sub_temperature=temperature, sub_top_k=self.top_k, sub_top_p=self.top_p,
-        )  # fmt: skip
+    def sampling(self, defaults: Sampling) -> Sampling:
+        """Put what was asked for over the defaults of a model; the predictor follows the talker."""
+        asked: dict[str, Any] = {"top_k": self.top_k, "top_p": self.top_p}
+        if self.temperature is not None:
+            asked["do_sample"] = self.temperature > 0
+            asked["temperature"] = self.temperature or None
+        both = {name: value for name, value in asked.items() if value is not None}
+        both |= {f"sub_{name}": value for name, value in both.items()}
+        if self.repetition_penalty is not None:
+            both["repetition_penalty"] = self.repetition_penalty
+        return replace(defaults, **both)
 
     def frame_cap(self, characters: int) -> int:
         """Return after how many frames speech is cut off: it had its chance to end by itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +15,21 @@ from onekernel.speech.codec.state import State
 from onekernel.speech.lm.model import Generation, LanguageModel, begin
 from onekernel.speech.lm.sampling import by_counter
 from onekernel.speech.prompt import OpenPrompt, SpeechPrompt
-from onekernel.speech.request import SpeechRequest
+from onekernel.speech.request import Sampling, SpeechRequest
 from onekernel.speech.voice.audio import Samples
 from onekernel.speech.watchdog import is_stuck
 
 SILENCE = 1e-3  # root mean square of a frame, full scale being 1: -60 dB
 Finish = Literal["", "eos", "length", "cancelled", "repetition"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What speaks: plain torch, one request at a time. `defaults` are the checkpoint's."""
+
+    lm: LanguageModel
+    codec: CodecDecoder
+    defaults: Sampling
 
 
 class Speech(Iterator[Samples]):
@@ -30,8 +40,7 @@ class Speech(Iterator[Samples]):
 
     def __init__(
         self,
-        lm: LanguageModel,
-        codec: CodecDecoder,
+        engine: Engine,
         state: State,
         prompt: SpeechPrompt | OpenPrompt,
         request: SpeechRequest,
@@ -41,7 +50,7 @@ class Speech(Iterator[Samples]):
         self.finish: Finish = ""
         self.codes: list[list[int]] = []
         self.notes = prompt.notes
-        self._lm, self._codec, self._state, self._prompt, self._request = lm, codec, state, prompt, request
+        self._engine, self._state, self._prompt, self._request = engine, state, prompt, request
         self._pieces: Iterator[str | bytes] = iter(()) if isinstance(text, str) else iter(text)
         self._heard = len(text) if isinstance(text, str) else 0  # characters
         self._chunks, self._cancelled, self._silent = request.chunks(), False, request.skip_silence
@@ -69,7 +78,8 @@ class Speech(Iterator[Samples]):
     def _decode(self, codes: list[list[int]]) -> Samples:
         self.codes += codes
         with torch.inference_mode():
-            samples = self._codec.decode(torch.tensor([codes], device=self._codec.tables.device), self._state)
+            codec = self._engine.codec
+            samples = codec.decode(torch.tensor([codes], device=codec.tables.device), self._state)
         pcm: Samples = np.array(samples[0].cpu().numpy())
         return pcm
 
@@ -99,8 +109,9 @@ class Speech(Iterator[Samples]):
     def _begin(self) -> Generation:
         request, prompt = self._request, self._prompt
         prefill = prompt.prefill if isinstance(prompt, SpeechPrompt) else torch.cat((prompt.prefix, self._rest(prompt)))
-        draw = by_counter(request.seed)
-        return begin(self._lm, prefill, request.sampling, draw, most_frames=request.frame_cap(self._heard))
+        draw, sampling = by_counter(request.seed), request.sampling(self._engine.defaults)
+        most = request.frame_cap(self._heard)
+        return begin(self._engine.lm, prefill, sampling, draw, most_frames=most)
 
     def _rest(self, prompt: OpenPrompt) -> Tensor:
         while (rest := prompt.rest()) is None:

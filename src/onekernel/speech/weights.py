@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "torch.Tensor"]
 
 _ROWS = 4096  # of the text table, made at a time
-_LEAST_USAGE = 1e-5  # of an entry of a codebook
 
 
 @dataclass(frozen=True)
@@ -35,15 +34,13 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """A checkpoint in memory. Tensors have the names of the file; codebooks are [codebook, entry, width], float32."""
+    """A checkpoint in memory. Tensors have the names of the file."""
 
     config: SpeechConfig
     codec_config: CodecConfig
     defaults: GenerationDefaults
     tensors: Tensors  # of the language model, and of the speaker encoder where there is one
     codec: Tensors  # float32
-    codebooks: torch.Tensor  # of the codec's decoder
-    encoder_codebooks: torch.Tensor  # those of the encoder that are used
 
     @cached_property
     def text_table(self) -> torch.Tensor:
@@ -88,8 +85,6 @@ def load_weights(
         codec_config=codec_config,
         defaults=defaults,
         tensors=_moved(tensors, None if dtype is None else getattr(torch, dtype), device),
-        codebooks=_fold(codec, _decoder_books(codec_config)).to(device),
-        encoder_codebooks=_fold(codec, _encoder_books(codec_config)).to(device),
         codec=_moved(codec, None, device),
     )
 
@@ -142,30 +137,3 @@ def _wrong(expected: str, file: Path, got: str) -> InvalidInput:
 def _moved(tensors: dict[str, torch.Tensor], dtype: torch.dtype | None, device: str | torch.device) -> Tensors:
     """Move and convert tensor by tensor: the device has no more than one of them twice."""
     return {name: tensor.to(device).to(dtype or tensor.dtype) for name, tensor in tensors.items()}
-
-
-def _decoder_books(config: CodecConfig) -> Iterator[tuple[str, str]]:
-    """Yield the names of sum and usage of each codebook, the semantic one first."""
-    for name, count in (("first", 1), ("rest", config.decoder.codebooks - 1)):
-        for layer in range(count):
-            book = f"decoder.quantizer.rvq_{name}.vq.layers.{layer}._codebook"
-            yield f"{book}.embedding_sum", f"{book}.cluster_usage"
-
-
-def _encoder_books(config: CodecConfig) -> Iterator[tuple[str, str]]:
-    if config.used_codebooks > (most := config.encoder.codebooks):
-        todo = "correct encoder_valid_num_quantizers in the config of the codec"
-        raise InvalidInput(
-            expected=f"at most {most} codebooks of the encoder", got=f"{config.used_codebooks}", todo=todo
-        )
-    for name, count in (("semantic", 1), ("acoustic", config.used_codebooks - 1)):
-        for layer in range(count):
-            book = f"encoder.quantizer.{name}_residual_vector_quantizer.layers.{layer}.codebook"
-            yield f"{book}.embed_sum", f"{book}.cluster_usage"
-
-
-def _fold(codec: Tensors, books: Iterator[tuple[str, str]]) -> torch.Tensor:
-    """Divide the sum of what fell on each entry by how often it did, which is how the codec was trained."""
-    import torch
-
-    return torch.stack([codec[total] / codec[usage].clamp(min=_LEAST_USAGE)[:, None] for total, usage in books])
