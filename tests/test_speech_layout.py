@@ -58,6 +58,28 @@ def test_a_config_of_another_model_is_refused(tmp_path: Path, change: dict[str, 
         read_speech(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("num_hidden_layers", "3", "a whole number above 0, got '3'"),
+        ("num_hidden_layers", 3.0, "a whole number above 0"),
+        ("hidden_size", True, "a whole number above 0"),
+        ("head_dim", 0, "a whole number above 0"),
+        ("rms_norm_eps", "small", "a number above 0"),
+        ("codec_eos_token_id", 99_999, "from 0 to 3071"),
+        ("spk_id", {"anna": 99_999}, r"talker_config\.spk_id\.anna in .* from 0 to 3071"),
+        ("spk_id", ["anna"], "an object"),
+        ("codec_language_id", {"chinese": -1}, "from 0 to 3071"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(tmp_path: Path, name: str, value: Any, words: str) -> None:
+    config = json.loads((FILES / "Qwen3-TTS-12Hz-1.7B-Base" / "config.json").read_text("utf-8"))
+    config["talker_config"][name] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidInput, match=words):
+        read_speech(tmp_path)
+
+
 @pytest.mark.parametrize("content", [None, "{", "[]"])
 def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path, content: str | None) -> None:
     if content is not None:

@@ -5,13 +5,11 @@ Names follow the official config.json; see docs/speech.md for what each part is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from onekernel.errors import InvalidInput
+from onekernel.speech.section import Section
 
 KINDS = ("base", "custom_voice", "voice_design")
 
@@ -139,26 +137,29 @@ class CodecConfig:
 
 def read_speech(folder: Path) -> SpeechConfig:
     """Read FOLDER/config.json. Raises InvalidInput for a file that is missing, unreadable, or of another model."""
-    root = _Section.of(folder / "config.json")
+    root = Section.of(folder / "config.json")
     if (family := root.get("tokenizer_type")) != "qwen3_tts_tokenizer_12hz":
         raise root.wrong("tokenizer_type", "qwen3_tts_tokenizer_12hz", family)
     if (kind := root.get("tts_model_type")) not in KINDS:
         raise root.wrong("tts_model_type", f"one of {', '.join(KINDS)}", kind)
     talker = root.section("talker_config")
     encoder = _speaker_encoder(root.section("speaker_encoder_config")) if kind == "base" else None
-    ids = {name: root.get(f"{name}_token_id") for name in ("im_start", "im_end", "tts_pad", "tts_bos", "tts_eos")}
+    text = talker.size("text_vocab_size")
+    ids = {
+        name: root.index(f"{name}_token_id", text) for name in ("im_start", "im_end", "tts_pad", "tts_bos", "tts_eos")
+    }
     predictor = talker.section("code_predictor_config")
     return SpeechConfig(kind, root.get("tts_model_size"), _talker(talker), _predictor(predictor), encoder, **ids)
 
 
 def read_codec(folder: Path) -> CodecConfig:
     """Read FOLDER/config.json of the codec. Raises InvalidInput as `read_speech`."""
-    root = _Section.of(folder / "config.json")
-    frame = root.get("decode_upsample_rate")
+    root = Section.of(folder / "config.json")
+    frame = root.size("decode_upsample_rate")
     decoder, encoder = root.section("decoder_config"), root.section("encoder_config")
     config = CodecConfig(
-        _codec_decoder(decoder), _codec_encoder(encoder), root.get("encoder_valid_num_quantizers"),
-        root.get("output_sample_rate"), frame,
+        _codec_decoder(decoder), _codec_encoder(encoder), root.size("encoder_valid_num_quantizers"),
+        root.size("output_sample_rate"), frame,
     )  # fmt: skip
     if config.used_codebooks > config.encoder.codebooks:
         most = f"at most {config.encoder.codebooks}, the codebooks of the encoder"
@@ -171,117 +172,83 @@ def read_codec(folder: Path) -> CodecConfig:
     return config
 
 
-@dataclass(frozen=True)
-class _Section:
-    """A part of a config file, which knows its own path for messages."""
-
-    file: Path
-    path: str
-    values: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, file: Path) -> _Section:
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            got = "no such file" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
-            raise InvalidInput(expected=f"a config at {file}", got=got, todo="give a Qwen3-TTS checkpoint") from error
-        if not isinstance(values, dict):
-            raise InvalidInput(expected=f"an object at {file}", got="another value", todo="give a Qwen3-TTS checkpoint")
-        return cls(file, "", values)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        value = self.values.get(name, default)
-        if value is None:
-            raise self.wrong(name, "a value", "nothing")
-        return value
-
-    def section(self, name: str) -> _Section:
-        value = self.get(name)
-        if not isinstance(value, dict):
-            raise self.wrong(name, "an object", value)
-        return _Section(self.file, f"{self.path}{name}.", value)
-
-    def wrong(self, name: str, expected: str, got: Any) -> InvalidInput:
-        todo = "use a config of Qwen3-TTS 12 Hz"
-        return InvalidInput(expected=f"{self.path}{name} in {self.file} as {expected}", got=repr(got), todo=todo)
-
-
-def _decoder(part: _Section, eps: str = "rms_norm_eps") -> Decoder:
+def _decoder(part: Section, eps: str = "rms_norm_eps") -> Decoder:
     return Decoder(
-        layers=part.get("num_hidden_layers"),
-        hidden=part.get("hidden_size"),
-        heads=part.get("num_attention_heads"),
-        kv_heads=part.get("num_key_value_heads"),
-        head_dim=part.get("head_dim"),
-        intermediate=part.get("intermediate_size"),
-        eps=float(part.get(eps)),
-        theta=float(part.get("rope_theta")),
+        layers=part.size("num_hidden_layers"),
+        hidden=part.size("hidden_size"),
+        heads=part.size("num_attention_heads"),
+        kv_heads=part.size("num_key_value_heads"),
+        head_dim=part.size("head_dim"),
+        intermediate=part.size("intermediate_size"),
+        eps=part.number(eps),
+        theta=part.number("rope_theta"),
     )
 
 
-def _talker(part: _Section) -> Talker:
+def _talker(part: Section) -> Talker:
+    vocab = part.size("vocab_size")
+    dialects = {name: value for name, value in part.get("spk_is_dialect", {}).items() if value}
     return Talker(
         decoder=_decoder(part),
-        vocab=part.get("vocab_size"),
-        text_vocab=part.get("text_vocab_size"),
-        text_hidden=part.get("text_hidden_size"),
-        codec_pad=part.get("codec_pad_id"),
-        codec_bos=part.get("codec_bos_id"),
-        codec_eos=part.get("codec_eos_token_id"),
-        think=part.get("codec_think_id"),
-        nothink=part.get("codec_nothink_id"),
-        think_bos=part.get("codec_think_bos_id"),
-        think_eos=part.get("codec_think_eos_id"),
-        languages=part.get("codec_language_id"),
-        speakers=part.get("spk_id", {}),
-        dialects={name: value for name, value in part.get("spk_is_dialect", {}).items() if value},
+        vocab=vocab,
+        text_vocab=part.size("text_vocab_size"),
+        text_hidden=part.size("text_hidden_size"),
+        codec_pad=part.index("codec_pad_id", vocab),
+        codec_bos=part.index("codec_bos_id", vocab),
+        codec_eos=part.index("codec_eos_token_id", vocab),
+        think=part.index("codec_think_id", vocab),
+        nothink=part.index("codec_nothink_id", vocab),
+        think_bos=part.index("codec_think_bos_id", vocab),
+        think_eos=part.index("codec_think_eos_id", vocab),
+        languages=part.indices("codec_language_id", vocab),
+        speakers=part.indices("spk_id", vocab),
+        dialects=dialects,
     )
 
 
-def _predictor(part: _Section) -> Predictor:
-    return Predictor(_decoder(part), part.get("vocab_size"), part.get("num_code_groups"))
+def _predictor(part: Section) -> Predictor:
+    return Predictor(_decoder(part), part.size("vocab_size"), part.size("num_code_groups"))
 
 
-def _speaker_encoder(part: _Section) -> SpeakerEncoder:
+def _speaker_encoder(part: Section) -> SpeakerEncoder:
     """Fields that the official configs leave out have the values of the official class."""
     return SpeakerEncoder(
-        width=part.get("enc_dim"),
-        mels=part.get("mel_dim", 128),
-        channels=tuple(part.get("enc_channels", [512, 512, 512, 512, 1536])),
-        kernels=tuple(part.get("enc_kernel_sizes", [5, 3, 3, 3, 1])),
-        dilations=tuple(part.get("enc_dilations", [1, 2, 3, 4, 1])),
-        attention=part.get("enc_attention_channels", 128),
-        res2net=part.get("enc_res2net_scale", 8),
-        squeeze=part.get("enc_se_channels", 128),
-        sample_rate=part.get("sample_rate", 24000),
+        width=part.size("enc_dim"),
+        mels=part.size("mel_dim", 128),
+        channels=part.sizes("enc_channels", [512, 512, 512, 512, 1536]),
+        kernels=part.sizes("enc_kernel_sizes", [5, 3, 3, 3, 1]),
+        dilations=part.sizes("enc_dilations", [1, 2, 3, 4, 1]),
+        attention=part.size("enc_attention_channels", 128),
+        res2net=part.size("enc_res2net_scale", 8),
+        squeeze=part.size("enc_se_channels", 128),
+        sample_rate=part.size("sample_rate", 24000),
     )
 
 
-def _codec_decoder(part: _Section) -> CodecDecoder:
+def _codec_decoder(part: Section) -> CodecDecoder:
     return CodecDecoder(
-        codebooks=part.get("num_quantizers"),
-        codebook_size=part.get("codebook_size"),
-        codebook_dim=part.get("codebook_dim"),
-        latent=part.get("latent_dim"),
-        width=part.get("decoder_dim"),
+        codebooks=part.size("num_quantizers"),
+        codebook_size=part.size("codebook_size"),
+        codebook_dim=part.size("codebook_dim"),
+        latent=part.size("latent_dim"),
+        width=part.size("decoder_dim"),
         transformer=_decoder(part),
-        window=part.get("sliding_window"),
-        upsample=tuple(part.get("upsampling_ratios")),
-        rates=tuple(part.get("upsample_rates")),
+        window=part.size("sliding_window"),
+        upsample=part.sizes("upsampling_ratios"),
+        rates=part.sizes("upsample_rates"),
     )
 
 
-def _codec_encoder(part: _Section) -> CodecEncoder:
+def _codec_encoder(part: Section) -> CodecEncoder:
     return CodecEncoder(
-        filters=part.get("num_filters"),
-        strides=tuple(reversed(part.get("upsampling_ratios"))),
-        hidden=part.get("hidden_size"),
+        filters=part.size("num_filters"),
+        strides=part.sizes("upsampling_ratios")[::-1],
+        hidden=part.size("hidden_size"),
         transformer=_decoder(part, "norm_eps"),
-        codebooks=part.get("num_quantizers"),
-        codebook_size=part.get("codebook_size"),
-        codebook_dim=part.get("codebook_dim"),
-        kernel=part.get("kernel_size"),
-        last_kernel=part.get("last_kernel_size"),
-        residual_kernel=part.get("residual_kernel_size"),
+        codebooks=part.size("num_quantizers"),
+        codebook_size=part.size("codebook_size"),
+        codebook_dim=part.size("codebook_dim"),
+        kernel=part.size("kernel_size"),
+        last_kernel=part.size("last_kernel_size"),
+        residual_kernel=part.size("residual_kernel_size"),
     )
