@@ -83,7 +83,7 @@ def test_a_pipe_is_read() -> None:
         with open(writing, "wb") as file:
             file.write(sound)
 
-    sender = threading.Thread(target=send)
+    sender = threading.Thread(target=send, daemon=True)
     sender.start()
     assert np.array_equal(read_audio(f"/dev/fd/{reading}"), tone())
     sender.join()

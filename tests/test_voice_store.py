@@ -217,7 +217,7 @@ def test_another_file_is_named(whole: bytes, kind: str, tmp_path: Path, monkeypa
         elif kind == "objects":
             np.savez(file, facts=np.array([Trap()], object), x_vector=VECTOR)
         elif kind == "newer":
-            np.savez(file, facts=np.array('{"format": 2}'), x_vector=VECTOR)
+            np.savez(file, facts=np.char.replace(facts, '"format": 1', '"format": 2'), x_vector=VECTOR)
         else:
             np.savez(file, facts=facts, x_vector=VECTOR[None])
     with pytest.raises(InvalidInput, match=r"a whole voice at .*anna.npz, got a damaged one .*; remove it and add it"):

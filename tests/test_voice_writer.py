@@ -76,6 +76,17 @@ def test_a_stream_is_written_as_it_comes(form: str) -> None:
     assert_is_tone(decoded(stream.getvalue(), form), form, delays=delays)
 
 
+@pytest.mark.parametrize(("form", "header"), [("wav", 44), ("pcm", 0), ("flac", 42), ("mp3", 240)])
+def test_a_stream_is_the_file_but_for_its_header(form: str, header: int, tmp_path: Path) -> None:
+    """libsndfile goes back to the header at the end: nothing of that may land behind the sound."""
+    stream, path = io.BytesIO(), tmp_path / "a"
+    write_audio(stream, TONE, RATE, form)
+    write_audio(path, TONE, RATE, form)
+    sent, kept = stream.getvalue(), path.read_bytes()
+    assert len(sent) == len(kept)
+    assert sent[header:] == kept[header:]
+
+
 @pytest.mark.parametrize("form", ["wav", "pcm", "flac"])
 def test_chunks_do_not_matter(form: str) -> None:
     whole, parts = io.BytesIO(), io.BytesIO()
