@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -24,7 +25,9 @@ from hypothesis import strategies as st
 import onekernel
 import speech_checkpoint
 from onekernel.errors import InvalidInput
+from onekernel.speech.lm.model import Generation
 from onekernel.speech.model import SpeechModel
+from onekernel.speech.prompt import sentences
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.voice import store
 from onekernel.speech.watchdog import is_stuck
@@ -149,6 +152,81 @@ def test_speech_that_loops_is_ended(load: Load, monkeypatch: pytest.MonkeyPatch)
     speech = model.stream(TEXT, SpeechRequest(repetition_penalty=1.0, chunk=8))
     assert len(sound(speech)) == 75 * 1920
     assert speech.finish == "repetition"
+
+
+LONG = "One sentence is here. Is this another? Yes, it is! " * 3
+
+
+@given(st.text(st.sampled_from("ab .,!?\n。\uff0c"), max_size=200), st.integers(1, 40))
+def test_parts_of_a_text_are_the_text(text: str, most: int) -> None:
+    found = list(sentences.parts(text, most))
+    assert "".join(found) == text
+    assert all(0 < len(part) <= most for part in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "ends"),
+    [
+        ("One. Two three. Four.", 16, ["One. Two three. ", "Four."]),
+        ("He said “No.” Then he left.", 20, ["He said “No.” ", "Then he left."]),
+        ("3.14 is pi, roughly speaking", 15, ["3.14 is pi, ", "roughly ", "speaking"]),
+        ("你好。世界很大\uff0c很美。", 8, ["你好。", "世界很大\uff0c很美。"]),
+        ("x" * 10, 4, ["xxxx", "xxxx", "xx"]),
+    ],
+)
+def test_parts_end_where_a_speaker_pauses(text: str, most: int, ends: list[str]) -> None:
+    assert list(sentences.parts(text, most)) == ends
+
+
+def test_a_long_text_is_spoken_part_by_part(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part to its end, with other random numbers and the same voice; one that does not end well ends all."""
+    monkeypatch.setattr(sentences.parts, "__defaults__", (60,))
+    model = load()
+    ends = iter([3, 2, 4])
+    monkeypatch.setattr(Generation, "next_frame", _ending_after(ends))
+    speech = model.stream(LONG)
+    assert len(sound(speech)) == 9 * 1920
+    assert (speech.finish, len(speech.codes)) == ("eos", 9)
+    capped = model.stream(LONG, SpeechRequest(max_frames=2))
+    assert len(sound(capped)) == 2 * 1920
+    assert capped.finish == "length"
+
+
+def _ending_after(frames: Iterator[int]) -> Any:
+    """Let generations end by themselves after so many frames each."""
+    say = Generation.next_frame
+
+    def next_frame(self: Generation) -> list[int] | None:
+        if not hasattr(self, "most"):
+            self.most = next(frames, 99)  # type: ignore[attr-defined]
+        if self.frames == self.most and not self.finish:  # type: ignore[attr-defined]
+            self.finish = "eos"
+        return say(self)
+
+    return next_frame
+
+
+def test_a_pause_of_the_writer_need_not_be_waited_for(load: Load) -> None:
+    """A word without its end is held back, until the writer pauses; the text then goes on."""
+    asked: list[object] = []
+
+    def words() -> Iterator[str | None]:
+        for piece in ("Hello", None, " there"):
+            asked.append(piece)
+            yield piece
+
+    speech = load().stream(words(), SpeechRequest(max_frames=9, chunk=1))
+    next(speech)
+    assert asked == ["Hello", None]
+    assert len(list(speech)) == 8
+    assert asked == ["Hello", None, " there"]
+
+
+def test_sound_can_be_awaited(load: Load) -> None:
+    async def listen() -> list[Any]:
+        return [samples async for samples in load().stream(TEXT, SHORT)]
+
+    assert (np.concatenate(asyncio.run(listen())) == _whole(load())).all()
 
 
 def test_a_voice_is_copied_from_a_recording_and_kept(

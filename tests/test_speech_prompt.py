@@ -19,15 +19,15 @@ from safetensors.torch import load_file
 
 from onekernel.errors import InvalidInput
 from onekernel.speech.config import SpeechConfig, read_speech
-from onekernel.speech.embeddings import Embeddings
-from onekernel.speech.prompt import (
+from onekernel.speech.prompt.build import (
     PromptText,
     VoicePrompt,
     build_prompt,
     languages,
     open_prompt,
 )
-from onekernel.speech.tokenizer import TextTokenizer
+from onekernel.speech.prompt.embeddings import Embeddings
+from onekernel.speech.prompt.tokenizer import TextTokenizer
 from speech_checkpoint import LANGUAGES, SPEAKERS, write
 
 GOLDEN = {path.stem.removeprefix("prompt_"): np.load(path) for path in sorted(

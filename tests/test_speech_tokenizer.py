@@ -15,7 +15,7 @@ from tokenizers import decoders
 
 from onekernel.errors import InvalidInput
 from onekernel.speech.config import SpeechConfig, read_speech
-from onekernel.speech.tokenizer import TextTokenizer
+from onekernel.speech.prompt.tokenizer import TextTokenizer
 from speech_checkpoint import ADDED, write
 
 HERE = Path(__file__).parent

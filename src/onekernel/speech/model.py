@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,18 +20,18 @@ from onekernel.errors import InvalidInput
 from onekernel.speech.codec.decoder import CodecDecoder
 from onekernel.speech.codec.encoder import CodecEncoder
 from onekernel.speech.lm.model import LanguageModel
-from onekernel.speech.prompt import (
-    OpenPrompt,
+from onekernel.speech.prompt import sentences
+from onekernel.speech.prompt.build import (
     PromptText,
-    SpeechPrompt,
     VoicePrompt,
     build_prompt,
     languages,
     open_prompt,
 )
+from onekernel.speech.prompt.tokenizer import TextTokenizer
 from onekernel.speech.request import LONGEST_TEXT, SpeechRequest
-from onekernel.speech.stream import Engine, Speech
-from onekernel.speech.tokenizer import TextTokenizer
+from onekernel.speech.stream import Part, Speech
+from onekernel.speech.utterance import Engine, Piece
 from onekernel.speech.voice import store
 from onekernel.speech.voice.audio import Source, read_audio
 from onekernel.speech.voice.speaker import SpeakerEncoder
@@ -66,18 +67,18 @@ class SpeechModel:
         """Name the languages, `auto` first."""
         return languages(self.config)
 
-    def stream(self, text: str | Iterable[str | bytes], request: SpeechRequest | None = None) -> Speech:
+    def stream(self, text: str | Iterable[Piece], request: SpeechRequest | None = None) -> Speech:
         """Speak a text, or pieces of it as they arrive; returns an iterator of samples that also tells its state.
 
-        Pieces may be cut anywhere, bytes too; a text in pieces streams. Raises InvalidInput for what cannot be spoken.
+        Pieces may be cut anywhere, bytes too; None says that the writer pauses, so that no word is waited for. A text
+        in pieces streams; a long whole one is spoken part by part. Raises InvalidInput for what cannot be spoken.
         """
         request = request or SpeechRequest()
         with torch.inference_mode():
             reference, state = self._reference(request), self.engine.codec.start()
-            prompt = self._prompt(text, request, reference)
             if reference is not None and reference.ref_codes is not None:
                 self.engine.codec.prime(reference.ref_codes[None], state)
-        return Speech(self.engine, state, prompt, request, text)
+        return Speech(self.engine, state, request, self._parts(text, request, reference))
 
     def read_voice(self, name: str, audio: Source, ref_text: str = "") -> store.Voice:
         """Hear a recording: its x-vector, and with its words its codes too. Raises InvalidInput for one of no use."""
@@ -93,19 +94,27 @@ class SpeechModel:
         said = None if codes is None else codes.cpu().to(torch.int32).numpy()
         return store.Voice(name, vector.float().cpu().numpy(), self.config.size, ref_text or None, said)
 
-    def _prompt(
-        self, text: str | Iterable[str | bytes], request: SpeechRequest, reference: VoicePrompt | None
-    ) -> SpeechPrompt | OpenPrompt:
-        whole = text if isinstance(text, str) else ""
-        if len(whole) > LONGEST_TEXT:
-            got = f"{len(whole)} characters"
-            raise InvalidInput(expected=f"at most {LONGEST_TEXT} characters", got=got, todo="speak it in parts")
-        streams = not isinstance(text, str) or request.text_mode == "streaming"
+    def _parts(
+        self, text: str | Iterable[Piece], request: SpeechRequest, reference: VoicePrompt | None
+    ) -> Iterator[Part]:
+        """Build prompts: of the parts of a whole text one after another, or of a text that is still arriving."""
+        whole = isinstance(text, str)
+        if isinstance(text, str) and len(text) > LONGEST_TEXT:
+            got = f"{len(text)} characters"
+            raise InvalidInput(
+                expected=f"at most {LONGEST_TEXT} characters", got=got, todo="speak it in several requests"
+            )
+        streams = not whole or request.text_mode == "streaming"
         streams = streams or (request.text_mode == "auto" and self.config.kind == "base")  # as the official defaults
         speaker = request.voice or self.voices[0] if self.config.kind == "custom_voice" else None
-        asked = PromptText(whole, request.language, speaker, request.instruct or None, streams, reference)
-        build = build_prompt if isinstance(text, str) else open_prompt
-        return build(self.config, self.engine.lm.embeddings, self.tokenizer, asked)
+        asked = PromptText("", request.language, speaker, request.instruct or None, streams, reference)
+        tools = self.config, self.engine.lm.embeddings, self.tokenizer
+        if not isinstance(text, str):
+            yield open_prompt(*tools, asked), text
+            return
+        said = [part for part in sentences.parts(text) if part.strip()]
+        for part in said or [text]:  # an empty text is refused
+            yield build_prompt(*tools, replace(asked, text=part)), part
 
     def _reference(self, request: SpeechRequest) -> VoicePrompt | None:
         """Read the voice to copy: from a recording, or one that was added."""

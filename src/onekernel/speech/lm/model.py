@@ -12,9 +12,9 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from torch import Tensor
 
 from onekernel.speech.config import SpeechConfig
-from onekernel.speech.embeddings import Embeddings
 from onekernel.speech.lm.decoder import KVCache, Qwen3Decoder
 from onekernel.speech.lm.sampling import Draw, choose, penalise, suppress
+from onekernel.speech.prompt.embeddings import Embeddings
 from onekernel.speech.request import Sampling
 
 LEAST_FRAMES = 2  # before speech may end (min_new_tokens of the official package)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from onekernel.errors import InvalidInput
 from onekernel.speech.config import SpeechConfig
-from onekernel.speech.embeddings import Embeddings
-from onekernel.speech.tokenizer import StreamingTokenizer, TextTokenizer
+from onekernel.speech.prompt.embeddings import Embeddings
+from onekernel.speech.prompt.tokenizer import StreamingTokenizer, TextTokenizer
 
 AUTO = "auto"
 _TAKES = {"base": ("reference",), "custom_voice": ("speaker", "instruct"), "voice_design": ("instruct",)}
