@@ -148,7 +148,7 @@ def test_speech_that_loops_is_ended(load: Load, monkeypatch: pytest.MonkeyPatch)
     model = load()
     logits = torch.zeros(3072)
     logits[99] = 50.0
-    monkeypatch.setattr(model.engine.lm, "logits", lambda _: logits.clone())
+    monkeypatch.setattr(model.engine.lm, "logits", lambda hidden: logits.expand(*hidden.shape[:-1], 3072))
     speech = model.stream(TEXT, SpeechRequest(repetition_penalty=1.0, chunk=8))
     assert len(sound(speech)) == 75 * 1920
     assert speech.finish == "repetition"

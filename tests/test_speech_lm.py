@@ -58,11 +58,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def speak(model: LanguageModel, asked: Any, sampling: Sampling, draw: Draw) -> tuple[list[list[int]], list[Any], str]:
     """Say up to FRAMES frames; returns codes, the talker's logits before each, and why it ended."""
     generation, trailing, pad = start(model, asked, sampling, draw)
-    codes, logits = list[list[int]](), [model.logits(generation.hidden).numpy()]
+    codes, logits = list[list[int]](), [generation.logits.numpy()]
     while (frame := generation.next_frame()) is not None:
         generation.advance(frame, trailing[len(codes)] if len(codes) < len(trailing) else pad)
         codes.append(frame)
-        logits.append(model.logits(generation.hidden).numpy())
+        logits.append(generation.logits.numpy())
     return codes, logits, generation.finish
 
 
@@ -123,31 +123,18 @@ def test_a_cached_prefix_changes_nothing(models: Any) -> None:
 def test_speech_ends_neither_too_early_nor_too_late(models: Any) -> None:
     model, golden = models("lm_custom_voice_1b7"), np.load(GOLDEN[-4])
     generation, trailing, _ = start(model, golden, GREEDY, by_counter(0))
-    model = generation.model
     ending = torch.full((3072,), -5.0)
     ending[2150] = 50.0
-    generation.model = Ended(model, ending)  # type: ignore[assignment]
     for frame in range(2):
+        generation.logits = ending
         codes = generation.next_frame()
         assert codes is not None
         assert max(codes) < 2048
         generation.advance(codes, trailing[frame])
+    generation.logits = ending
     assert generation.next_frame() is None
     assert (generation.finish, generation.frames) == ("eos", 2)
     assert generation.next_frame() is None
-
-
-class Ended:
-    """A model whose talker wants to end."""
-
-    def __init__(self, model: LanguageModel, logits: Any) -> None:
-        self._model, self._logits = model, logits
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def logits(self, _: Any) -> Any:
-        return self._logits.clone()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class LanguageModel:
         self._projection = (tensors[f"{projection}.weight"], tensors[f"{projection}.bias"]) if config.projects else None
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the float32 logits [vocab] of code 0 for the talker's state [hidden] after its final norm."""
+        """Return the float32 logits [..., vocab] of code 0 for states [..., hidden] of the talker after its norm."""
         return F.linear(hidden, self._head).float()
 
     def rest_of_frame(self, hidden: Tensor, first: int, sampling: Sampling, draw: Draw | None, frame: int) -> list[int]:
@@ -69,7 +69,8 @@ class Generation:
     draw: Draw
     most_frames: int
     cache: KVCache
-    hidden: Tensor
+    hidden: Tensor  # of the last position
+    logits: Tensor  # of code 0 of the next frame
     frames: int = 0
     finish: Finish = ""
     seen: set[int] = field(default_factory=set)
@@ -80,7 +81,7 @@ class Generation:
             self.finish = self.finish or "length"
             return None
         talker, sampling = self.model.config.talker, self.sampling
-        scores = penalise(self.model.logits(self.hidden), self.seen, sampling.repetition_penalty)
+        scores = penalise(self.logits.clone(), self.seen, sampling.repetition_penalty)
         may_end = self.frames >= LEAST_FRAMES
         scores = suppress(scores, talker.vocab - _RESERVED, talker.codec_eos, end_allowed=may_end)
         race = partial(self.draw, frame=self.frames, codebook=0) if sampling.do_sample else None
@@ -97,6 +98,7 @@ class Generation:
         """Take in a frame that was said, and the text [hidden] that goes with it."""
         frame = self.model.embeddings.frames(torch.tensor([list(codes)], device=text.device))[0]
         self.hidden = self.model.talker((frame + text)[None], self.cache)[-1]
+        self.logits = self.model.logits(self.hidden)
 
 
 def begin(
@@ -108,7 +110,10 @@ def begin(
     most_frames: int,
     cache: KVCache | None = None,
 ) -> Generation:
-    """Run a prompt [P, hidden], behind a cached prefix if there is one (which is used up)."""
+    """Run a prompt [P, hidden], behind a cached prefix if there is one (which is used up).
+
+    The head multiplies all positions, as the official one does: that product may round otherwise than one of the last.
+    """
     cache = cache or model.talker.cache(len(prefill) + min(most_frames, 256))
-    hidden = model.talker(prefill, cache)[-1]
-    return Generation(model, sampling, draw, most_frames, cache, hidden)
+    hidden = model.talker(prefill, cache)
+    return Generation(model, sampling, draw, most_frames, cache, hidden[-1], model.logits(hidden)[-1])
