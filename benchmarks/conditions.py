@@ -30,9 +30,14 @@ def conditions(commit: str | None) -> dict[str, Any]:
         "nvrtc": nvrtc.compiler_id(),
         "onekernel": onekernel.__version__,
         "commit": commit or _commit(),
-        "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
+        "command": "python -m benchmarks " + " ".join(_without_places(sys.argv[1:])),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def _without_places(words: list[str]) -> list[str]:
+    """Leave out where the results were written: that is nobody's business."""
+    return ["FOLDER" if before == "--out" else word for before, word in zip(["", *words], words, strict=False)]
 
 
 def _driver() -> str:
