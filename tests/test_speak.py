@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import onekernel
 import speech_checkpoint
+from onekernel.cli import main
 from onekernel.errors import InvalidInput
 from onekernel.speech.lm.model import Generation
 from onekernel.speech.model import SpeechModel
@@ -317,6 +318,17 @@ def test_an_interrupted_file_is_valid(folders: Callable[..., Path], tmp_path: Pa
     samples, rate = soundfile.read(place)
     assert len(samples) >= 4 * 1920
     assert rate == 24_000
+
+
+def test_how_far_it_is_is_told(
+    folders: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "told.wav"
+    assert main(["speak", "Hello.", "--model", str(folders()), "-o", str(place), "--max-frames", "7"]) == 0
+    told = [record.getMessage() for record in caplog.records if "first sound after" in record.getMessage()]
+    assert [line.partition(" s, ")[0] for line in told] == ["0.08", "0.24", "0.56"]
+    assert all(line.endswith("of real time") for line in told)
+    assert capsys.readouterr().out.startswith(f"{place}: 0.56 s, first sound after ")
 
 
 def test_mistakes_are_one_line(tmp_path: Path, folders: Callable[..., Path]) -> None:

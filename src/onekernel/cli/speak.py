@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from onekernel.cli.console import duration, progress
 if TYPE_CHECKING:
     from onekernel.speech.stream import Speech
 
+log = logging.getLogger("onekernel")
 PLAYERS = (
     ("ffplay", "-loglevel", "error", "-nodisp", "-autoexit", "-"), ("play", "-q", "-t", "wav", "-"),
     ("paplay",), ("aplay", "-q"),
@@ -94,14 +96,20 @@ class _Told:
 
     def __init__(self, speech: Speech, rate: int, start: float) -> None:
         self.speech, self.rate, self._start = speech, rate, start
-        self.first = self.samples = 0.0
+        self.first = self.samples = self.took = 0.0
 
     def __iter__(self) -> Iterator[Any]:
         for samples in self.speech:
             self.first = self.first or time.perf_counter() - self._start
             self.samples += len(samples)
+            self.took = time.perf_counter() - self._start
+            log.info(self._so_far())
             yield samples
-        self.took = time.perf_counter() - self._start
+
+    def _so_far(self) -> str:
+        seconds = self.samples / self.rate
+        factor = f", {self.took / seconds:.2f} of real time" if seconds else ""
+        return f"{seconds:.2f} s, first sound after {duration(self.first)}{factor}"
 
     def record(self) -> dict[str, Any]:
         seconds = self.samples / self.rate
@@ -110,8 +118,5 @@ class _Told:
                 "real_time_factor": factor, "finish": self.speech.finish, "notes": list(self.speech.notes)}  # fmt: skip
 
     def line(self, out: str) -> str:
-        seconds = self.samples / self.rate
-        factor = f", {self.took / seconds:.2f} of real time" if seconds else ""
         notes = "".join(f"\nnote  {note}" for note in self.speech.notes)
-        ended = f"ended by {self.speech.finish}{notes}"
-        return f"{out}: {seconds:.2f} s, first sound after {duration(self.first)}{factor}, {ended}"
+        return f"{out}: {self._so_far()}, ended by {self.speech.finish}{notes}"
