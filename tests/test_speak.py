@@ -155,6 +155,23 @@ def test_speech_that_loops_is_ended(load: Load, monkeypatch: pytest.MonkeyPatch)
     assert speech.finish == "repetition"
 
 
+def test_silence_that_lasts_is_ended_and_may_be_left_out(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load()
+    codec, decode = model.engine.codec, model.engine.codec.decode
+    loud = iter([False] * 3 + [True] * 2 + [False] * 200)
+
+    def some_silent(codes: Any, state: Any) -> Any:
+        samples = decode(codes, state)
+        for frame in range(codes.shape[1]):
+            samples[:, frame * 1920 : (frame + 1) * 1920] *= next(loud)
+        return samples
+
+    monkeypatch.setattr(codec, "decode", some_silent)
+    speech = model.stream(TEXT, SpeechRequest(chunk=1, skip_silence=True))
+    assert len(sound(speech)) == (2 + 75) * 1920
+    assert (speech.finish, len(speech.codes)) == ("repetition", 3 + 2 + 75)
+
+
 LONG = "One sentence is here. Is this another? Yes, it is! " * 3
 
 

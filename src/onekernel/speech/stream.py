@@ -13,6 +13,7 @@ from onekernel.speech.prompt.build import OpenPrompt, SpeechPrompt
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.utterance import Engine, Finish, Piece, Utterance
 from onekernel.speech.voice.audio import Samples
+from onekernel.speech.watchdog import FRAMES
 
 Part = tuple[SpeechPrompt | OpenPrompt, str | Iterable[Piece]]  # a prompt, and its text
 SILENCE = 1e-3  # root mean square of a frame, full scale being 1: -60 dB
@@ -32,6 +33,7 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
         self.notes: tuple[str, ...] = ()
         self._engine, self._state, self._request, self._parts = engine, state, request, parts
         self._chunks, self._cancelled, self._silent = request.chunks(), False, request.skip_silence
+        self._quiet = 0  # silent frames at the end so far
         self._part = self._next_part()
 
     def cancel(self) -> None:
@@ -41,7 +43,7 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
     def __next__(self) -> Samples:
         while self._silent and (frame := self._next_frame()) is not None:
             pcm = self._decode([frame])
-            self._silent = bool(np.sqrt(np.mean(np.square(pcm))) < SILENCE)
+            self._silent = _level(pcm) < SILENCE
             if not self._silent:
                 return pcm
         size, codes = self._chunks.next(), list[list[int]]()
@@ -70,7 +72,15 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
             codec = self._engine.codec
             samples = codec.decode(torch.tensor([codes], device=codec.tables.device), self._state)
         pcm: Samples = np.array(samples[0].cpu().numpy())
+        self._listen(pcm.reshape(len(codes), -1))
         return pcm
+
+    def _listen(self, frames: Samples) -> None:
+        """End what has been silent for as long as a loop is listened to."""
+        for frame in frames:
+            self._quiet = self._quiet + 1 if _level(frame) < SILENCE else 0
+        if self._quiet >= FRAMES:
+            self.finish = self.finish or "repetition"
 
     def _next_frame(self) -> list[int] | None:
         """Say a frame of the part that is on, or of the next; what ended a part otherwise than well ends all."""
@@ -85,3 +95,8 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
                 self._part = self._next_part() if ended == "eos" else None
                 self.finish = "" if self._part is not None else ended
         return None
+
+
+def _level(samples: Samples) -> float:
+    """Return the root mean square."""
+    return float(np.sqrt(np.mean(np.square(samples))))
