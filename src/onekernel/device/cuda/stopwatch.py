@@ -7,7 +7,7 @@ held by memsets, of which there is a known number, until everything that is time
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import ceil
 from time import perf_counter
@@ -22,8 +22,8 @@ _LEAST_SCRATCH = 16 << 20  # bytes
 _TRIALS = 8  # memsets that are timed to know how long one takes
 _SHORTEST = 1e-6  # seconds: no memset of the scratch memory is faster, so a hold has a largest number of them
 _LONGEST = 0.5  # seconds of a hold
-_SLACK = 1e-4  # seconds that `lap` holds the GPU longer
-_MARGINS = (2, 8)  # how many times as long as the host took before `lap` holds the GPU; the second when the first fails
+_SLACK = 1e-4  # seconds that the GPU is held longer
+_MARGINS = (2, 8)  # how many times as long as the host needs the GPU is held; the second when the first fails
 
 
 class Mark:
@@ -90,18 +90,31 @@ class Stopwatch:
         start = perf_counter()
         work()
         host = (calls + warm) * (perf_counter() - start)
-        for margin in _MARGINS:
-            self.hold(margin * host + _SLACK)
+
+        def enqueue() -> Sequence[Mark]:
             if warm:
                 work()
             first = self.mark()
             for _ in range(calls):
                 work()
-            last = self.mark()
-            ahead = not self.reached(first)
-            seconds = self.seconds(first, last)
+            return first, self.mark()
+
+        marks = self.ahead(enqueue, host)
+        return None if marks is None else self.seconds(marks[0], marks[-1]) / calls
+
+    def ahead(self, enqueue: Callable[[], Sequence[Mark]], host: float) -> Sequence[Mark] | None:
+        """Hold the GPU while `enqueue` puts work and marks behind each other; return the marks when they were reached.
+
+        `host` is how long the host needs for that, in seconds. None means that the GPU came to the first mark before
+        the last one was enqueued, also when it was held for longer; see `lap`.
+        """
+        for margin in _MARGINS:
+            self.hold(margin * host + _SLACK)
+            marks = enqueue()
+            ahead = not self.reached(marks[0])
+            self.seconds(marks[0], marks[-1])
             if ahead:
-                return seconds / calls
+                return marks
         return None
 
     @cached_property

@@ -16,7 +16,6 @@ from onekernel.verify.speed.statistics import Array, Change, median_change
 
 REST = "(rest)"  # what ends after the last part that was shown
 _ROUNDS, _WARM = 60, 3
-_MARGINS = (2, 8)  # how many times as long as the host needs the GPU is held; the second when the first fails
 
 Watch = Callable[[Inputs, See], Any]
 
@@ -67,21 +66,20 @@ def _on_host(watch: Watch, inputs: Inputs) -> dict[str, float]:
 def _on_gpu(watch: Watch, inputs: Inputs, place: Place) -> dict[str, float]:
     """Read the GPU's clock at the end of each part, the host being ahead: its own time is in none of them.
 
-    Empty where the side waits for the GPU itself; see `Stopwatch.lap`.
+    Empty where the side waits for the GPU itself; see `Stopwatch.ahead`.
     """
     stopwatch = place.stopwatch
     assert stopwatch is not None
     start = time.perf_counter()
     watch(inputs, lambda *_: None)
     host = time.perf_counter() - start
-    for margin in _MARGINS:
-        stopwatch.hold(margin * host)
-        marks = _marks(watch, inputs, stopwatch.mark)
-        ahead = not stopwatch.reached(marks[0][1])
-        place.settle()
-        if ahead:
-            return _between(marks, stopwatch.seconds)
-    return {}
+    shown: list[tuple[str, Any]] = []
+
+    def enqueue() -> list[Any]:
+        shown[:] = _marks(watch, inputs, stopwatch.mark)
+        return [mark for _, mark in shown]
+
+    return {} if stopwatch.ahead(enqueue, host) is None else _between(shown, stopwatch.seconds)
 
 
 def _marks(watch: Watch, inputs: Inputs, mark: Callable[[], Any]) -> list[tuple[str, Any]]:
