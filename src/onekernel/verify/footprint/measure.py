@@ -54,7 +54,7 @@ def measure(sides: Sides, inputs: Inputs, plan: Plan, place: Place, tallies: dic
 def _launches(sides: Sides, inputs: Inputs, place: Place, notes: list[str]) -> list[Change]:
     """Count the launches of a request; says in the notes why not."""
     calls = [partial(side.call, copied(inputs)) for side in sides.values()]
-    counted = [launches(call, place.settle) for call in calls] if place.gpu else [None]
+    counted = [launches(call, place) for call in calls]
     known = [float(count) for count in counted if count is not None]
     if len(known) < len(calls):
         notes.append("launches: not measured (on a GPU, with torch imported)")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from onekernel.device.counters import counts, reset_peak
 from onekernel.device.cuda.gpu import GpuDevice
@@ -66,7 +64,7 @@ def _release(place: Place) -> None:
     gc.collect()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
-    if torch := _torch(place):
+    if torch := place.torch:
         torch.cuda.empty_cache()
 
 
@@ -83,14 +81,9 @@ def _status(field: str) -> float:
     return float(line.split()[1]) * 1024
 
 
-def _torch(place: Place) -> Any:
-    torch = sys.modules.get("torch")
-    return torch if place.gpu is not None and torch is not None and torch.cuda.is_available() else None
-
-
 @contextmanager
 def _watching_torch(place: Place, found: Peaks) -> Iterator[None]:
-    if not (torch := _torch(place)):
+    if not (torch := place.torch):
         yield
         return
     start = torch.cuda.memory_allocated()

@@ -34,6 +34,12 @@ class Place:
 
         return Stopwatch(self.gpu) if self.gpu is not None else None
 
+    @property
+    def torch(self) -> Any:
+        """Torch, where the process has imported it and it may use the GPU; else None."""
+        torch: Any = sys.modules.get("torch")
+        return torch if self.gpu is not None and torch is not None and torch.cuda.is_available() else None
+
     def settle(self) -> None:
         """Wait until everything enqueued has ended."""
         if self.gpu is not None:
@@ -42,8 +48,8 @@ class Place:
     @contextmanager
     def stream(self) -> Iterator[Settle]:
         """Give a thread a stream of its own where torch is what enqueues; yields what waits for that stream."""
-        torch: Any = sys.modules.get("torch")
-        if self.gpu is None or torch is None or not torch.cuda.is_available():
+        torch = self.torch
+        if self.gpu is None or torch is None:
             yield self.settle
             return
         own = torch.cuda.Stream(self.gpu.ordinal)
