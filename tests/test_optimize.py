@@ -139,7 +139,7 @@ def test_the_whole_is_rejected_when_nothing_is_left(tmp_path: Path, monkeypatch:
 class Imagined:
     """A bench on which models are timed: each chain is worth `gains`, a factor on the time of a request."""
 
-    times = True
+    times, original = True, ()
 
     def __init__(self, gains: Sequence[float]) -> None:
         self.gains, self.asked = gains, list[tuple[int, ...]]()
@@ -147,7 +147,7 @@ class Imagined:
     def splice(self, candidates: Sequence[Candidate]) -> Any:
         return tuple(place for place, item in enumerate(candidates) if not item.undone)
 
-    def judge(self, model: Any, before: Any) -> Verdict:
+    def judge(self, model: Any, before: Any = original) -> Verdict:
         self.asked.append(model)
         one, two = (1e-3 * prod(self.gains[place] for place in side) for side in (before, model))
         return Verdict((comparison(),), speed(one, two))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from onekernel.device import Device
 from onekernel.device.cuda.gpu import GpuDevice
@@ -45,13 +46,21 @@ class Bench:
         """Whether whole models can be timed: values stay on a GPU between the steps."""
         return self.engine.resident
 
-    def judge(self, model: FusedModel, before: FusedModel) -> Verdict:
-        """Judge a model: its numbers against the original; where models can be timed, its speed against `before`."""
+    @cached_property
+    def original(self) -> FusedModel:
+        """The target with nothing fused."""
+        return self.splice(())
+
+    def judge(self, model: FusedModel, before: FusedModel | None = None) -> Verdict:
+        """Judge a model: its numbers against the original; where models can be timed, its speed against `before`.
+
+        Without one, its speed is that against the original, too.
+        """
         verdict = judge_model(self.target, model, self.limits)
         if not self.times or verdict.decision != "keep":
             return verdict
         place = Place(self.device if isinstance(self.device, GpuDevice) else None)
-        return replace(verdict, speed=time_models(before, model, self.target, self.limits, place))
+        return replace(verdict, speed=time_models(before or self.original, model, self.target, self.limits, place))
 
     def timed(self, candidates: Sequence[Candidate], model: FusedModel) -> list[Candidate]:
         """Time every kernel alone; the emulated device has no time worth knowing."""

@@ -33,21 +33,21 @@ def keep_or_undo(bench: Bench, candidates: Sequence[Candidate]) -> Decided:
 
     Where nothing stays, the verdict is that of all together.
     """
-    original, model = bench.splice(()), bench.splice(candidates)
-    verdict = bench.judge(model, original)
+    model = bench.splice(candidates)
+    verdict = bench.judge(model)
     if verdict.decision != "reject" and not bench.times:
         return Decided(list(candidates), model, verdict)
     decided, model = _one_by_one(bench, candidates)
     if all(item.undone for item in decided):
         return Decided(decided, model, verdict)
-    return Decided(decided, model, bench.judge(model, original))
+    return Decided(decided, model, bench.judge(model))
 
 
 def _one_by_one(bench: Bench, candidates: Sequence[Candidate]) -> tuple[list[Candidate], FusedModel]:
     order = [place for place, item in enumerate(candidates) if not item.undone]
     order.sort(key=lambda place: candidates[place].saving.seconds, reverse=True)
     decided = [replace(item, undone=item.undone or _NOT_YET) for item in candidates]
-    before = bench.splice(decided)
+    before = bench.original
     for done, place in enumerate(order):
         log.info("judging one proposal at a time", extra={"done": done, "total": len(order)})
         proposed = [*decided[:place], candidates[place], *decided[place + 1 :]]
