@@ -32,19 +32,11 @@ from onekernel.speech.prompt import sentences
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.voice import store
 from onekernel.speech.watchdog import is_stuck
+from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 TEXT = "Grüße, 世界! It's 12 o'clock."
 SHORT = SpeechRequest(max_frames=12)
 Load = Callable[..., SpeechModel]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny products are slower on more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from onekernel.speech.lm.model import Generation, LanguageModel, begin
 from onekernel.speech.lm.philox import exponentials, philox
 from onekernel.speech.lm.sampling import Draw, by_counter, by_generator, penalise, suppress, warp
 from onekernel.speech.request import Sampling
+from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 GOLDEN = sorted((Path(__file__).parent / "golden" / "speech").glob("lm_*.npz"))
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)
@@ -27,13 +28,10 @@ FRAMES, SEED = 24, 42  # of the golden files
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny products are slower on more; and no gradients."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def no_gradients() -> Iterator[None]:
+    """Compute nothing for a training that does not come."""
     with torch.no_grad():
         yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

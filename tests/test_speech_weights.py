@@ -18,20 +18,12 @@ from torch.nn import functional
 from onekernel.errors import InvalidInput, MissingExtra
 from onekernel.speech.weights import load_weights
 from speech_checkpoint import GENERATION, Dims, write
+from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 ROOT = Path(__file__).parents[1]
 KINDS = [("base", "0b6"), ("custom_voice", "0b6"), ("base", "1b7"), ("custom_voice", "1b7"), ("voice_design", "1b7")]
 LM, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
 PROJECTION = "talker.code_predictor.small_to_mtp_projection.weight"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    """The machine is shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from math import exp, log
 from pathlib import Path
@@ -21,6 +21,7 @@ from onekernel.speech.layout import speech_layout
 from onekernel.speech.voice.audio import read_audio
 from onekernel.speech.voice.mel import log_mel, mel_filters
 from onekernel.speech.voice.speaker import PREFIX, SpeakerEncoder
+from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 GOLDEN = Path(__file__).parent / "golden" / "speech"
 COLUMN = 23  # of voice_golden.py
@@ -58,14 +59,6 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def in_dtype(tensors: Mapping[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
     return {name: x.to(getattr(torch, dtype)) for name, x in tensors.items()}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # --- the mel spectrogram

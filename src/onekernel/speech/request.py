@@ -10,7 +10,6 @@ from typing import Any
 
 from onekernel.errors import InvalidInput
 
-FRAME_SECONDS = 0.08
 LEAST_CAP, CAP_PER_CHARACTER = 64, 12  # frames: speech that goes on for longer than this has lost its way
 LONGEST_TEXT = 100_000  # characters
 TEXT_MODES = ("auto", "whole", "streaming")

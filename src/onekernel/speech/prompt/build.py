@@ -7,7 +7,6 @@ of text on top of the codec's own. Text comes whole, all of it before the first 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -40,13 +39,6 @@ class PromptText:
     instruct: str | None = None
     streaming: bool = False
     reference: VoicePrompt | None = None
-
-
-class TextTrack(Protocol):
-    """Hands out the text that goes with the frames."""
-
-    def next_text(self, frame: int) -> Tensor | None:
-        """Return the vector [H] to add to a frame; None while it is not known: wait, nothing may stand in for it."""
 
 
 @dataclass(frozen=True, eq=False)
