@@ -26,7 +26,7 @@ from onekernel.speech.prompt.build import (
     languages,
     open_prompt,
 )
-from onekernel.speech.prompt.embeddings import Embeddings
+from onekernel.speech.prompt.embeddings import CPU_TILE, Embeddings, TextTable
 from onekernel.speech.prompt.tokenizer import TextTokenizer
 from speech_checkpoint import LANGUAGES, SPEAKERS, write
 
@@ -229,6 +229,39 @@ def test_a_frame_is_summed_before_it_is_rounded(parts: Any) -> None:
     _, exact, _ = parts("custom_voice_1b7")
     codes = torch.randint(2048, (64, 16), generator=torch.Generator().manual_seed(1))
     assert torch.equal(embeddings.frames(codes), exact.frames(codes).bfloat16())
+
+
+@cache
+def text_table(dtype: torch.dtype) -> TextTable:
+    """Make a table of released widths and few words, 2048 -> 2048 -> 1024."""
+    random = torch.Generator().manual_seed(2)
+    shapes = {"linear_fc1.weight": (2048, 2048), "linear_fc1.bias": (2048,), "linear_fc2.weight": (1024, 2048),
+              "linear_fc2.bias": (1024,)}  # fmt: skip
+    tensors = {f"talker.text_projection.{name}": torch.randn(shape, generator=random) for name, shape in shapes.items()}
+    tensors = {name: tensor / 45 for name, tensor in tensors.items()}
+    tensors["talker.model.text_embedding.weight"] = torch.randn(100, 2048, generator=random)
+    return TextTable({name: tensor.to(dtype) for name, tensor in tensors.items()})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@given(st.lists(st.integers(0, 99), max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_a_row_of_text_has_the_same_bits_alone_and_among_others(
+    dtype: torch.dtype, ids: list[int], cuts: list[int]
+) -> None:
+    table, places = text_table(dtype), sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
+    parts = [table.rows(torch.tensor(ids[start:end], dtype=torch.long)) for start, end in pairwise(places)]
+    whole = table.rows(torch.tensor(ids, dtype=torch.long))
+    assert whole.shape == (len(ids), 1024)
+    assert torch.equal(torch.cat([whole[:0], *parts]), whole)
+
+
+def test_a_row_of_text_is_its_formula() -> None:
+    """Two layers with a SiLU between, in float64; the vocabulary is no whole number of tiles."""
+    table = text_table(torch.float32)
+    (first, one), (second, two) = [[part.double() for part in layer] for layer in table._layers]
+    expected = torch.nn.functional.silu(table._embedding.double() @ first.T + one) @ second.T + two
+    assert len(table._embedding) % CPU_TILE
+    torch.testing.assert_close(table.rows(torch.arange(100)).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_complete_prompt_hands_out_its_text(parts: Any) -> None:

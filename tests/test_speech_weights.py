@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch.nn import functional
 
 from onekernel.errors import InvalidInput, MissingExtra
 from onekernel.speech.weights import load_weights
@@ -95,21 +94,6 @@ def test_a_voice_that_was_trained_in_just_works(folder: Path) -> None:
     row = weights.config.talker.speakers["me"]
     assert bool((weights.tensors["talker.model.codec_embedding.weight"][row] == 7).all())
     assert weights.config.talker.dialects == {}
-
-
-def test_the_text_table_is_what_the_projection_makes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onekernel.speech.weights._ROWS", 100)  # not a divisor of the vocabulary
-    weights = load_weights(folder, dtype="float32")
-    part = {name.removeprefix("talker."): tensor for name, tensor in weights.tensors.items()}
-    first, second = (
-        [part[f"text_projection.linear_fc{layer}.{kind}"].double() for kind in ("weight", "bias")] for layer in (1, 2)
-    )
-    inner = functional.silu(functional.linear(part["model.text_embedding.weight"].double(), *first))
-    table = weights.text_table
-    assert table.shape == (weights.config.talker.text_vocab, weights.config.talker.decoder.hidden)
-    torch.testing.assert_close(table.double(), functional.linear(inner, *second), rtol=1e-5, atol=1e-5)
-    assert weights.text_table is table
-    assert load_weights(folder).text_table.dtype == torch.bfloat16
 
 
 # --- damage

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, checked against its config, on a device; and what is worked out of them once."""
+"""The tensors of a checkpoint, checked against its config, on a device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 Tensors = Mapping[str, "torch.Tensor"]
-
-_ROWS = 4096  # of the text table, made at a time
 
 
 @dataclass(frozen=True)
@@ -41,24 +38,6 @@ class Weights:
     defaults: GenerationDefaults
     tensors: Tensors  # of the language model, and of the speaker encoder where there is one
     codec: Tensors  # float32
-
-    @cached_property
-    def text_table(self) -> torch.Tensor:
-        """What the talker is given for each text id: [text vocabulary, hidden], in the dtype of the weights."""
-        import torch
-        from torch.nn import functional
-
-        first, second = (
-            [self.tensors[f"talker.text_projection.linear_fc{layer}.{part}"] for part in ("weight", "bias")]
-            for layer in (1, 2)
-        )
-        embedding = self.tensors["talker.model.text_embedding.weight"]
-        table = embedding.new_empty(len(embedding), self.config.talker.decoder.hidden)
-        with torch.inference_mode():
-            for start in range(0, len(table), _ROWS):
-                rows = functional.silu(functional.linear(embedding[start : start + _ROWS], *first))
-                table[start : start + _ROWS] = functional.linear(rows, *second)
-        return table
 
 
 def load_weights(
