@@ -1,7 +1,8 @@
 """Run the benchmarks: `python -m benchmarks [TABLE ...] [--out FOLDER] [--commit HASH]`.
 
 rows, columns, proof need a GPU; launch takes the stub driver when there is none; compile needs neither; verdicts
-verifies on the host, and on a GPU where there is one.
+verifies on the host, and on a GPU where there is one. official, which runs only when it is named, compares speech with
+the official package that OFFICIAL_PYTHON has.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from benchmarks import show, stub
 from onekernel import device
 
 TABLES = ("rows", "columns", "proof", "launch", "compile", "verdicts")
+NAMED = ("official",)  # run when they are named
 NEED_GPU = ("rows", "columns", "proof")
 
 
 def main() -> int:
     """Measure, print the tables, write one JSON file each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("tables", nargs="*", metavar="|".join(TABLES), help="what to run (default: all)")
+    parser.add_argument(
+        "tables", nargs="*", metavar="|".join(TABLES + NAMED), help="what to run (default: all but official)"
+    )
     parser.add_argument("--out", type=Path, help="write numbers and conditions into this folder")
     parser.add_argument("--commit", help="the commit of this tree, when it came without git")
     options = parser.parse_args()
     wanted = options.tables or TABLES
-    if unknown := set(wanted) - set(TABLES):
-        parser.error(f"expected one of {', '.join(TABLES)}, got {', '.join(sorted(unknown))}")
+    if unknown := set(wanted) - set(TABLES + NAMED):
+        parser.error(f"expected one of {', '.join(TABLES + NAMED)}, got {', '.join(sorted(unknown))}")
     if not device.gpu_count():
         if refused := set(wanted) & set(NEED_GPU):
             print(
@@ -47,11 +51,20 @@ def main() -> int:
     failed = False
     for name in wanted:
         record: dict[str, Any] = {**told, name: _measure(name, Console(stderr=True), options.out)}
-        failed |= name == "proof" and not record[name]["clean"]
+        failed |= _failed(name, record[name])
         show.table(Console(width=160), name, record)
         if options.out:
             (options.out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 1 if failed else 0
+
+
+def _failed(name: str, result: Any) -> bool:
+    """Say whether what was compared is not the same; speed alone fails nothing."""
+    if name == "official":
+        from benchmarks import official
+
+        return official.failed(result)
+    return name == "proof" and not result["clean"]
 
 
 def _measure(name: str, progress: Console, out: Path | None) -> Any:
@@ -69,6 +82,10 @@ def _measure(name: str, progress: Console, out: Path | None) -> Any:
         from benchmarks import verdicts
 
         return verdicts.run(say, out)
+    if name == "official":
+        from benchmarks import official
+
+        return official.run(say)
     from benchmarks import chains, problems, proof
 
     if name == "proof":

@@ -18,6 +18,8 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
         console.print_json(data=record[name])
     elif name == "verdicts":
         _verdicts(console, record[name], f"verdicts: {place}")
+    elif name == "official":
+        _official(console, record[name], f"official: differences from the official package, {place}")
     elif name == "launch":
         _launches(console, record[name], f"launch: microseconds of the calling thread, {place}")
     elif name == "compile":
@@ -42,6 +44,18 @@ def _verdicts(console: Console, rows: dict[str, Any], title: str) -> None:
     for name, row in rows.items():
         if name != "itself":
             drawn.add_row(name, row["decision"], row["rule"], row["reason"])
+    console.print(drawn)
+
+
+def _official(console: Console, rows: list[dict[str, Any]], title: str) -> None:
+    drawn = Table("model", "type", "asked", "what", "measured", "limit", "", title=title)
+    for row in rows:
+        limit = row["limit"]
+        verdict = "" if limit is None else "same" if row["measured"] <= limit else "OFF"
+        more = {key: value for key, value in row.items() if key in ("codes", "differing", "official", "frames")}
+        measured = f"{row['measured']:.3g}" + "".join(f", {key} {value:.3g}" for key, value in more.items())
+        where = row["model"].removeprefix("Qwen3-TTS-12Hz-"), row.get("dtype", ""), row.get("asked", "")
+        drawn.add_row(*where, row["what"], measured, "" if limit is None else f"{limit:.2g}", verdict)
     console.print(drawn)
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,9 +85,7 @@ class Dims:
 
 
 TINY = Dims()
-FULL = Dims(
-    2048, 1024, 128, 16, 8, 28, 5, 2048, 1024, 512, 1536, 512, 16, 64, 8, 72, (512, 2048, 8, 64, 8, 64, 32, 256), ()
-)
+RELEASED = Path(__file__).parent / "qwen3_tts"  # config.json of the released models, and what they share
 
 
 def write(
@@ -105,6 +105,19 @@ def write(
     _json(codec / "config.json", codec_config(dims))
     extractor = {"feature_extractor_type": "EncodecFeatureExtractor", "feature_size": 1, "padding_side": "right"}
     _json(codec / "preprocessor_config.json", {**extractor, "padding_value": 0.0, "sampling_rate": 24000})
+    return _write_weights(folder, seed)
+
+
+def write_released(folder: Path, name: str, *, seed: int = 1) -> Path:
+    """Write random weights at the sizes of a released model, "Qwen3-TTS-12Hz-0.6B-Base", with its own files around."""
+    shutil.copytree(RELEASED / "common", folder)
+    shutil.copy(RELEASED / name / "config.json", folder)
+    _write_added_tokens(folder, len(json.loads((folder / "vocab.json").read_text(encoding="utf-8"))))
+    return _write_weights(folder, seed)
+
+
+def _write_weights(folder: Path, seed: int) -> Path:
+    codec = folder / "speech_tokenizer"
     weights = _weights(speech_layout(read_speech(folder)), f"{seed}", torch.bfloat16)
     save_file(weights, folder / "model.safetensors")
     save_file(_weights(codec_layout(read_codec(codec)), f"{seed} codec", torch.float32), codec / "model.safetensors")
@@ -187,7 +200,10 @@ def codec_config(dims: Dims) -> dict[str, Any]:
 
 
 def _weights(layout: dict[str, tuple[int, ...]], seed: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(_weight(name, shape, seed)).to(dtype) for name, shape in layout.items()}
+    """Draw all tensors, several at a time: numpy lets other threads run meanwhile."""
+    with ThreadPoolExecutor() as pool:
+        drawn = pool.map(lambda item: torch.from_numpy(_weight(*item, seed)).to(dtype), layout.items())
+        return dict(zip(layout, drawn, strict=True))
 
 
 def _weight(name: str, shape: tuple[int, ...], seed: str) -> Any:
@@ -239,9 +255,17 @@ def _write_tokenizer(folder: Path) -> int:
             vocab.append(word[: end + 1])
     _json(folder / "vocab.json", {token: place for place, token in enumerate(vocab)})
     (folder / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    processor = {"padding_side": "left", "padding_value": 0.0, "processor_class": "Qwen3TTSProcessor"}
+    _json(folder / "preprocessor_config.json", {**processor, "return_attention_mask": True})
+    _write_added_tokens(folder, len(vocab))
+    return len(vocab)
+
+
+def _write_added_tokens(folder: Path, entries: int) -> None:
+    """Write tokenizer_config.json: the added tokens stand behind the entries of the vocabulary."""
     shared = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
     added = {
-        str(len(vocab) + place): {"content": token, **shared, "special": token not in PLAIN}
+        str(entries + place): {"content": token, **shared, "special": token not in PLAIN}
         for place, token in enumerate(ADDED)
     }
     _json(folder / "tokenizer_config.json", {
@@ -251,9 +275,6 @@ def _write_tokenizer(folder: Path) -> int:
         "eos_token": "<|im_end|>", "errors": "replace", "model_max_length": 131072, "pad_token": "<|endoftext|>",
         "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer", "unk_token": None,
     })  # fmt: skip
-    processor = {"padding_side": "left", "padding_value": 0.0, "processor_class": "Qwen3TTSProcessor"}
-    _json(folder / "preprocessor_config.json", {**processor, "return_attention_mask": True})
-    return len(vocab)
 
 
 def _json(path: Path, value: Any) -> None:

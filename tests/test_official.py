@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import speech_checkpoint
+
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden" / "speech"
 SCRIPTS = sorted((HERE / "official").glob("*_golden.py"))
@@ -30,6 +32,21 @@ def test_golden_files_are_the_official_answers(script: Path, tmp_path: Path) -> 
     assert made
     for path in made:
         _compare(path, GOLDEN / path.name)
+
+
+@pytest.mark.official
+@pytest.mark.parametrize("name", ["base_0b6", "custom_voice_1b7"])
+def test_both_say_the_same_side_by_side(name: str, tmp_path: Path) -> None:
+    """As `benchmarks official` on a GPU at released sizes: all of it, here on a small checkpoint."""
+    from benchmarks import official, parity
+
+    kind, _, size = name.rpartition("_")
+    folder, kept = speech_checkpoint.write(tmp_path / name, kind, size), tmp_path / "official.npz"
+    script = HERE / "official" / "full_size.py"
+    subprocess.run([os.environ["OFFICIAL_PYTHON"], str(script), str(folder), str(kept)], check=True)
+    rows = list(parity.compare(folder, dict(np.load(kept)), "cpu"))
+    assert not official.failed(rows), [row for row in rows if official.failed([row])]
+    assert sum(row["limit"] is not None for row in rows) >= 30
 
 
 def _compare(made: Path, kept: Path) -> None:

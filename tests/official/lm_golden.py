@@ -10,6 +10,7 @@ CHECKPOINTS holds one folder for each of `custom_voice_1b7`, `base_0b6`, ...
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,15 @@ class Recorder:
 
     def _given(self, given: dict[str, Any]) -> None:
         self.logits.clear()
-        self.seen["prefill"] = given["inputs_embeds"][0].float().numpy()
-        self.seen["trailing"] = given["trailing_text_hidden"][0].float().numpy()
-        self.seen["pad"] = given["tts_pad_embed"].reshape(-1).float().numpy()
+        for name, tensor in (
+            ("prefill", given["inputs_embeds"][0]),
+            ("trailing", given["trailing_text_hidden"][0]),
+            ("pad", given["tts_pad_embed"].reshape(-1)),
+        ):
+            self.seen[name] = tensor.float().cpu().numpy()
 
     def _codes(self, result: Any) -> Any:
-        self.seen["codes"] = result[0][0].numpy().astype(np.int16)
+        self.seen["codes"] = result[0][0].cpu().numpy().astype(np.int16)
         return result
 
 
@@ -63,25 +67,34 @@ def requests(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "_xvec", reference | {"x_vector_only_mode": True}
 
 
+def answers(model: Any, recorder: Recorder, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Ask for the likeliest codes, then for drawn ones; return all that was seen, and the seconds of the first."""
+    generate = getattr(model, f"generate_{'voice_clone' if kind == 'base' else kind}")
+    start = time.perf_counter()
+    sounds, _ = generate(**request, **GREEDY)
+    seconds = time.perf_counter() - start
+    logits = torch.stack(recorder.logits[: len(recorder.seen["codes"])]).cpu().numpy()
+    found = {**recorder.seen, "logits": logits, "sound": sounds[0], "seconds": np.array(seconds)}
+    torch.manual_seed(SEED)
+    generate(**request)
+    return {**found, "sampled": recorder.seen["codes"]}
+
+
 def golden(folder: Path, out: Path, dtype: torch.dtype) -> None:
     """Write one file for each way to ask a checkpoint and each text mode."""
     model = qwen_tts.Qwen3TTSModel.from_pretrained(str(folder), dtype=dtype, device_map="cpu")
     recorder, kind = Recorder(model.model), folder.name.rpartition("_")[0]
-    ask = {"base": "voice_clone"}.get(kind, kind)
     for name, request in requests(kind):
         for streaming in (False, True):
             given = {"text": TEXT, "non_streaming_mode": not streaming, "max_new_tokens": FRAMES + 1, **request}
-            generate = getattr(model, f"generate_{ask}")
-            generate(**given, **GREEDY)
-            logits = torch.stack(recorder.logits).numpy()
-            kept = {**recorder.seen, "first_logits": logits[0], "last_logits": logits[len(recorder.seen["codes"]) - 1]}
-            torch.manual_seed(SEED)
-            generate(**given)
+            found = answers(model, recorder, kind, given)
+            logits = found.pop("logits")
+            kept = {key: found[key] for key in ("prefill", "trailing", "pad", "codes", "sampled")}
+            kept |= {"first_logits": logits[0], "last_logits": logits[-1]}
             mode = "stream" if streaming else "full"
             suffix = "" if dtype is torch.float32 else "_bf16"
-            sampled = {"sampled": recorder.seen["codes"]}
-            np.savez_compressed(out / f"lm_{folder.name}{name}_{mode}{suffix}.npz", **kept, **sampled)
-            print(folder.name, name, mode, len(kept["codes"]), len(sampled["sampled"]), flush=True)
+            np.savez_compressed(out / f"lm_{folder.name}{name}_{mode}{suffix}.npz", **kept)
+            print(folder.name, name, mode, len(kept["codes"]), len(kept["sampled"]), flush=True)
 
 
 def main() -> None:

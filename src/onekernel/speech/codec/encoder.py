@@ -16,6 +16,7 @@ from torch.nn import functional
 from onekernel.errors import InvalidInput
 from onekernel.speech.codec.part import Part
 from onekernel.speech.config import CodecConfig, Decoder
+from onekernel.speech.precision import full_precision
 
 
 class CodecEncoder:
@@ -28,6 +29,7 @@ class CodecEncoder:
         self.semantic = Quantizer(part.at("semantic_residual_vector_quantizer"), 1)
         self.acoustic = Quantizer(part.at("acoustic_residual_vector_quantizer"), config.used_codebooks - 1)
 
+    @full_precision()
     def encode(self, samples: Tensor) -> Tensor:
         """Encode samples [n] at 24 kHz -> codes [ceil(n / 1920), codebooks], int64."""
         if samples.dim() != 1 or not len(samples):

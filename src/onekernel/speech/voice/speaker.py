@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 (the field's name for it)
 from torch import Tensor
 
 from onekernel.speech.config import SpeakerEncoder as SpeakerConfig
+from onekernel.speech.precision import full_precision
 from onekernel.speech.voice.audio import Samples
 from onekernel.speech.voice.mel import log_mel
 
@@ -26,6 +27,7 @@ class SpeakerEncoder:
         self._tensors = {name.removeprefix(PREFIX): x for name, x in tensors.items() if name.startswith(PREFIX)}
 
     @torch.no_grad()
+    @full_precision()
     def x_vector(self, samples: Samples) -> Tensor:
         """Map mono speech [n] of the config's rate (`read_audio`) to [width] in the model's dtype."""
         mel = log_mel(torch.from_numpy(samples), self.config.mels, self.config.sample_rate)
