@@ -34,7 +34,8 @@ ASKED: dict[str, dict[str, Any]] = {
 REFERENCE_TEXT = "Reference words."
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)
 CHUNKS = ([1], [1, 2, 3, 5], [4], [7], [300])  # frames
-SOUND = 3e-6  # of samples in [-1, 1]: float32 in another order
+SOUND = 3e-6  # of samples in [-1, 1], from float64
+APART = 2 * SOUND  # two that are both so near
 ULP = 2**-7  # bfloat16, of values from 1 to 2
 LIMITS = {"float32": {"x-vector": 1e-6, "prompt": 1e-5, "logits": 1e-3},
           "bfloat16": {"x-vector": ULP, "prompt": ULP, "logits": 0.0}}  # fmt: skip
@@ -88,7 +89,11 @@ def codec(weights: Weights, official: dict[str, Any]) -> Iterator[Row]:
     decoder = CodecDecoder(weights.codec_config.decoder, weights.codec)
     codes = torch.from_numpy(official["codec/codes"])[None]
     whole = decoder.decode(codes, decoder.start()).cpu()
-    yield row("codec, whole", np.abs(whole[0].numpy() - official["codec/samples"]).max(), SOUND)
+    exact = CodecDecoder(weights.codec_config.decoder, weights.codec, torch.float64)
+    expected, theirs = exact.decode(codes, exact.start())[0].cpu().numpy(), official["codec/samples"]
+    yield row("codec, whole: from float64", np.abs(whole[0].numpy() - expected).max(), SOUND)
+    yield row("codec, whole: the official one from float64", np.abs(theirs - expected).max())
+    yield row("codec, whole: from the official one", np.abs(whole[0].numpy() - theirs).max(), APART)
     for sizes in CHUNKS:
         state, places, parts = decoder.start(), 0, list[torch.Tensor]()
         for size in cycle(sizes):
@@ -145,7 +150,7 @@ class Language:
         by_ours, _ = self._speak(ours, GREEDY, by_counter(0), len(codes))
         yield row("likeliest codes of our own prompt that differ", (by_ours != codes).sum(), codes=codes.size)
         yield row(
-            "sound", np.abs(self._sound(asked, codes) - said["sound"][-self.codec.frame * len(codes) :]).max(), SOUND
+            "sound", np.abs(self._sound(asked, codes) - said["sound"][-self.codec.frame * len(codes) :]).max(), APART
         )
 
     def _prompt(self, asked: str) -> SpeechPrompt:
