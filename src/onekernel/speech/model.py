@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,8 @@ from onekernel.speech.prompt.build import (
 from onekernel.speech.prompt.tokenizer import TextTokenizer
 from onekernel.speech.request import LONGEST_TEXT, SpeechRequest
 from onekernel.speech.stream import Part, Speech
-from onekernel.speech.utterance import Engine, Piece
+from onekernel.speech.text_feed import Pieces, TextFeed
+from onekernel.speech.utterance import Engine
 from onekernel.speech.voice import store
 from onekernel.speech.voice.audio import Source, read_audio
 from onekernel.speech.voice.speaker import SpeakerEncoder
@@ -67,18 +68,21 @@ class SpeechModel:
         """Name the languages, `auto` first."""
         return languages(self.config)
 
-    def stream(self, text: str | Iterable[Piece], request: SpeechRequest | None = None) -> Speech:
+    def stream(self, text: str | Pieces, request: SpeechRequest | None = None) -> Speech:
         """Speak a text, or pieces of it as they arrive; returns an iterator of samples that also tells its state.
 
-        Pieces may be cut anywhere, bytes too; None says that the writer pauses, so that no word is waited for. A text
-        in pieces streams; a long whole one is spoken part by part. Raises InvalidInput for what cannot be spoken.
+        Pieces, from an iterator or an asynchronous one, may be cut anywhere, bytes too; None says that the writer
+        pauses, so that no word is waited for. A text in pieces streams; a long whole one is spoken part by part.
+        Raises InvalidInput for what cannot be spoken.
         """
         request = request or SpeechRequest()
+        said = text if isinstance(text, str) else TextFeed(text, request.idle_flush)
         with torch.inference_mode():
             reference, state = self._reference(request), self.engine.codec.start()
             if reference is not None and reference.ref_codes is not None:
                 self.engine.codec.prime(reference.ref_codes[None], state)
-        return Speech(self.engine, state, request, self._parts(text, request, reference))
+        parts = self._parts(said, request, reference)
+        return Speech(self.engine, state, request, parts, None if isinstance(said, str) else said)
 
     def read_voice(self, name: str, audio: Source, ref_text: str = "") -> store.Voice:
         """Hear a recording: its x-vector, and with its words its codes too. Raises InvalidInput for one of no use."""
@@ -94,9 +98,7 @@ class SpeechModel:
         said = None if codes is None else codes.cpu().to(torch.int32).numpy()
         return store.Voice(name, vector.float().cpu().numpy(), self.config.size, ref_text or None, said)
 
-    def _parts(
-        self, text: str | Iterable[Piece], request: SpeechRequest, reference: VoicePrompt | None
-    ) -> Iterator[Part]:
+    def _parts(self, text: str | TextFeed, request: SpeechRequest, reference: VoicePrompt | None) -> Iterator[Part]:
         """Build prompts: of the parts of a whole text one after another, or of a text that is still arriving."""
         whole = isinstance(text, str)
         if isinstance(text, str) and len(text) > LONGEST_TEXT:

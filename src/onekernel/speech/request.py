@@ -56,6 +56,9 @@ class SpeechRequest:
     )
     chunk: int = _option(8, "frames in a piece of audio at most", low=1, high=64)
     max_frames: int = _option(0, "frames at most; 0 = by the length of the text", low=0, high=32_768)
+    idle_flush: float = _option(
+        0.0, "seconds without new text after which a word that may go on is spoken; 0 = never", low=0.0, high=60.0
+    )
     skip_silence: bool = _option(False, "leave out silent frames at the start")
 
     def __post_init__(self) -> None:

@@ -11,7 +11,8 @@ import torch
 from onekernel.speech.codec.state import State
 from onekernel.speech.prompt.build import OpenPrompt, SpeechPrompt
 from onekernel.speech.request import SpeechRequest
-from onekernel.speech.utterance import Engine, Finish, Piece, Utterance
+from onekernel.speech.text_feed import Cancelled, Piece, TextFeed
+from onekernel.speech.utterance import Engine, Finish, Utterance
 from onekernel.speech.voice.audio import Samples
 from onekernel.speech.watchdog import FRAMES
 
@@ -23,22 +24,36 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
     """Iterates over pieces of sound, float32 [n] at the model's rate. `finish` says why it ended, "" while it goes on.
 
     `codes` are those of all frames so far. Work is done in the thread that iterates, with `async for` in another;
-    `cancel` may come from any.
+    `cancel` and `flush` may come from any.
     """
 
-    def __init__(self, engine: Engine, state: State, request: SpeechRequest, parts: Iterator[Part]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        state: State,
+        request: SpeechRequest,
+        parts: Iterator[Part],
+        feed: TextFeed | None = None,
+    ) -> None:
         """Begin; the parts of a long text are spoken one behind the other. Raises what making the first one raises."""
         self.finish: Finish = ""
         self.codes: list[list[int]] = []
         self.notes: tuple[str, ...] = ()
-        self._engine, self._state, self._request, self._parts = engine, state, request, parts
+        self._engine, self._state, self._request, self._parts, self._feed = engine, state, request, parts, feed
         self._chunks, self._cancelled, self._silent = request.chunks(), False, request.skip_silence
         self._quiet = 0  # silent frames at the end so far
         self._part = self._next_part()
 
     def cancel(self) -> None:
-        """End within a frame; what is said up to there is still handed out."""
+        """End within a frame, also while text is waited for; what is said up to there is still handed out."""
         self._cancelled = True
+        if self._feed is not None:
+            self._feed.cancel()
+
+    def flush(self) -> None:
+        """Say that the writer of a text in pieces pauses: the word that is held back, for it may go on, is spoken."""
+        if self._feed is not None:
+            self._feed.flush()
 
     def __next__(self) -> Samples:
         while self._silent and (frame := self._next_frame()) is not None:
@@ -85,9 +100,13 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
     def _next_frame(self) -> list[int] | None:
         """Say a frame of the part that is on, or of the next; what ended a part otherwise than well ends all."""
         while self._part is not None and not self.finish:
+            try:
+                frame = None if self._cancelled else self._part.next_frame()
+            except Cancelled:
+                frame = None
             if self._cancelled:
                 self.finish = "cancelled"
-            elif (frame := self._part.next_frame()) is not None:
+            elif frame is not None:
                 self.codes.append(frame)
                 return frame
             else:

@@ -14,9 +14,9 @@ from onekernel.speech.lm.model import Generation, LanguageModel, begin
 from onekernel.speech.lm.sampling import Draw, by_counter
 from onekernel.speech.prompt.build import OpenPrompt, SpeechPrompt
 from onekernel.speech.request import Sampling, SpeechRequest
+from onekernel.speech.text_feed import Piece
 from onekernel.speech.watchdog import FRAMES, is_stuck
 
-Piece = str | bytes | None  # None: the writer pauses, and no word is waited for
 END: Any = object()
 Finish = Literal["", "eos", "length", "cancelled", "repetition"]
 
