@@ -167,44 +167,27 @@ def test_silence_that_lasts_is_ended_and_may_be_left_out(load: Load, monkeypatch
 LONG = "One sentence is here. Is this another? Yes, it is! " * 3
 
 
-@given(st.text(st.sampled_from("ab .,!?\n。\uff0c"), max_size=200), st.integers(1, 40))
-def test_parts_of_a_text_are_the_text(text: str, most: int) -> None:
-    found = list(sentences.parts(text, most))
-    assert "".join(found) == text
-    assert all(0 < len(part) <= most for part in found)
-
-
-@pytest.mark.parametrize(
-    ("text", "most", "ends"),
-    [
-        ("One. Two three. Four.", 16, ["One. Two three. ", "Four."]),
-        ("He said “No.” Then he left.", 20, ["He said “No.” ", "Then he left."]),
-        ("3.14 is pi, roughly speaking", 15, ["3.14 is pi, ", "roughly ", "speaking"]),
-        ("你好。世界很大\uff0c很美。", 8, ["你好。", "世界很大\uff0c很美。"]),
-        ("x" * 10, 4, ["xxxx", "xxxx", "xx"]),
-    ],
-)
-def test_parts_end_where_a_speaker_pauses(text: str, most: int, ends: list[str]) -> None:
-    assert list(sentences.parts(text, most)) == ends
-
-
 def test_a_long_text_is_spoken_part_by_part(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part to its end, with other random numbers and the same voice; one that does not end well ends all."""
-    monkeypatch.setattr(sentences.parts, "__defaults__", (60,))
-    model = load()
-    ends = iter([3, 2, 4])
-    monkeypatch.setattr(Generation, "next_frame", _ending_after(ends))
-    speech = model.stream(LONG)
-    assert len(sound(speech)) == 9 * 1920
-    assert (speech.finish, len(speech.codes)) == ("eos", 9)
+    monkeypatch.setattr(sentences, "ENDS", [(45, rule) for _, rule in sentences.ENDS[:1]])
+    model, say = load(), Generation.next_frame
+    sounds = []
+    for text in (LONG, iter(LONG), iter([LONG[:70], LONG[70:]])):  # whole, or still being written
+        ends = iter([3, 2, 4])
+        monkeypatch.setattr(Generation, "next_frame", _ending_after(ends, say))
+        speech = model.stream(text, SpeechRequest(text_mode="streaming"))
+        sounds.append(sound(speech))
+        assert next(ends, None) is None
+        assert (speech.finish, len(speech.codes)) == ("eos", 9)
+    assert len(sounds[0]) == 9 * 1920
+    assert all((one == sounds[0]).all() for one in sounds)
     capped = model.stream(LONG, SpeechRequest(max_frames=2))
     assert len(sound(capped)) == 2 * 1920
     assert capped.finish == "length"
 
 
-def _ending_after(frames: Iterator[int]) -> Any:
+def _ending_after(frames: Iterator[int], say: Callable[[Generation], list[int] | None]) -> Any:
     """Let generations end by themselves after so many frames each."""
-    say = Generation.next_frame
 
     def next_frame(self: Generation) -> list[int] | None:
         if not hasattr(self, "most"):

@@ -20,7 +20,6 @@ from onekernel.errors import InvalidInput
 from onekernel.speech.codec.decoder import CodecDecoder
 from onekernel.speech.codec.encoder import CodecEncoder
 from onekernel.speech.lm.model import LanguageModel
-from onekernel.speech.prompt import sentences
 from onekernel.speech.prompt.build import (
     PromptText,
     VoicePrompt,
@@ -28,6 +27,7 @@ from onekernel.speech.prompt.build import (
     languages,
     open_prompt,
 )
+from onekernel.speech.prompt.sentences import Parts
 from onekernel.speech.prompt.tokenizer import TextTokenizer
 from onekernel.speech.request import LONGEST_TEXT, SpeechRequest
 from onekernel.speech.stream import Part, Speech
@@ -111,12 +111,12 @@ class SpeechModel:
         speaker = request.voice or self.voices[0] if self.config.kind == "custom_voice" else None
         asked = PromptText("", request.language, speaker, request.instruct or None, streams, reference)
         tools = self.config, self.engine.lm.embeddings, self.tokenizer
-        if not isinstance(text, str):
-            yield open_prompt(*tools, asked), text
-            return
-        said = [part for part in sentences.parts(text) if part.strip()]
-        for part in said or [text]:  # an empty text is refused
-            yield build_prompt(*tools, replace(asked, text=part)), part
+        for part in Parts([text] if isinstance(text, str) else text):
+            if not whole:
+                yield open_prompt(*tools, asked), part
+            else:
+                said = "".join(piece for piece in part if piece)
+                yield build_prompt(*tools, replace(asked, text=said)), said
 
     def _reference(self, request: SpeechRequest) -> VoicePrompt | None:
         """Read the voice to copy: from a recording, or one that was added."""

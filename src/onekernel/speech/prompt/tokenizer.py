@@ -6,7 +6,6 @@ Control tokens are no part of the BPE here. Their ids stand only where `wrap` pu
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import unicodedata
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from onekernel.errors import InvalidInput, MissingExtra
 from onekernel.speech.config import SpeechConfig
+from onekernel.speech.prompt.characters import Decoder
 
 try:
     from tokenizers import Regex, Tokenizer
@@ -105,7 +105,7 @@ class StreamingTokenizer:
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
-        self._tokenizer, self._decoder = tokenizer, _Decoder()
+        self._tokenizer, self._decoder = tokenizer, Decoder()
         self._raw = ""  # from the last character that a mark may change
         self._text = ""  # in front of it, in normal form, words not yet returned
         self._patience = 0  # how long the text is when its words are looked at again
@@ -153,24 +153,8 @@ class StreamingTokenizer:
         return self._tokenizer.encode_words(words)
 
 
-class _Decoder:
-    """Pieces -> characters: characters cut in two, of bytes or of surrogates, are put together."""
-
-    def __init__(self) -> None:
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
-        self._units = codecs.getincrementaldecoder("utf-16-le")("replace")
-
-    def decode(self, piece: str | bytes) -> str:
-        if isinstance(piece, bytes):
-            return self._units.decode(b"", final=True) + self._bytes.decode(piece)
-        return self._bytes.decode(b"", final=True) + self._units.decode(piece.encode("utf-16-le", "surrogatepass"))
-
-    def end(self) -> str:
-        return self._bytes.decode(b"", final=True) + self._units.decode(b"", final=True)
-
-
 def _scalars(text: str) -> str:
-    decoder = _Decoder()
+    decoder = Decoder()
     return decoder.decode(text) + decoder.end()
 
 
