@@ -17,7 +17,7 @@ import pytest
 import soundfile
 
 from onekernel.errors import InvalidInput, MissingExtra
-from onekernel.speech.voice.writer import AudioWriter, write_audio
+from onekernel.speech.voice.writer import AudioWriter
 
 FORMS = ["wav", "pcm", "flac", "mp3", "opus"]
 RATE = 24_000
@@ -45,6 +45,13 @@ def assert_is_tone(samples: Any, form: str, seconds: float = 2.0, delays: Sequen
     part = slice(0, len(samples)) if exact else slice(5000, count - 1000)
     errors = [np.abs(samples[delay:][part] - TONE[part]).max() for delay in delays]
     assert min(errors) < (0.51 / 32768 if exact else 0.05)
+
+
+def write_audio(place: Any, pcm: Any, rate: int, form: str | None = None) -> None:
+    """Write samples, whole or chunk by chunk."""
+    with AudioWriter(place, rate, form) as writer:
+        for chunk in [pcm] if isinstance(pcm, np.ndarray) else pcm:
+            writer.write(chunk)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -113,8 +120,8 @@ def test_a_wav_stream_says_that_its_size_is_unknown() -> None:
 
 
 def test_standard_output_is_a_stream() -> None:
-    code = "import numpy as np; from onekernel.speech.voice.writer import write_audio; "
-    code += "write_audio('-', [np.zeros(1920, np.float32)] * 25, 24000)"
+    code = "import numpy as np; from onekernel.speech.voice.writer import AudioWriter; "
+    code += "writer = AudioWriter('-', 24000); [writer.write(np.zeros(1920, np.float32)) for _ in range(25)]"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert decoded(done.stdout, "wav").shape == (48_000,)
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import fields
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from onekernel.cli.console import duration, progress
+from onekernel.cli.player import Player
 
 if TYPE_CHECKING:
     from onekernel.speech.stream import Speech
 
 log = logging.getLogger("onekernel")
-PLAYERS = (
-    ("ffplay", "-loglevel", "error", "-nodisp", "-autoexit", "-"), ("play", "-q", "-t", "wav", "-"),
-    ("paplay",), ("aplay", "-q"),
-)  # fmt: skip
 
 
 def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +44,7 @@ def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--file", "source", type=click.File("rb"), help="Speak this file.")
 @click.option("--model", metavar="FOLDER|HUB-ID", help="A Qwen3-TTS checkpoint; else the setting ONEKERNEL_MODEL.")
 @click.option("-o", "--out", default="speech.wav", show_default=True, help=".wav, .flac, .mp3, .opus, or - (raw PCM).")
-@click.option("--play", is_flag=True, help="Play it, too, if a player is here.")
+@click.option("--play", is_flag=True, help="Play it, too: by ffplay, play, paplay or aplay.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @_request_options
 def command(text: str | None, source: IO[bytes] | None, model: str | None, out: str, **options: Any) -> int:
@@ -81,11 +76,8 @@ def _pieces(source: IO[bytes]) -> Iterator[bytes]:
 def _write(stack: ExitStack, told: _Told, out: str, play: bool) -> None:
     from onekernel.speech.voice.writer import AudioWriter
 
-    sinks = [stack.enter_context(AudioWriter(out, told.rate, "pcm" if out == "-" else None))]
-    if play and (player := next((line for line in PLAYERS if shutil.which(line[0])), None)):
-        process = stack.enter_context(subprocess.Popen(player, stdin=subprocess.PIPE))
-        pipe = cast("BinaryIO", process.stdin)
-        sinks.append(stack.enter_context(AudioWriter(stack.enter_context(pipe), told.rate, "wav")))
+    sinks: list[Any] = [stack.enter_context(Player(told.rate))] if play else []
+    sinks.insert(0, stack.enter_context(AudioWriter(out, told.rate, "pcm" if out == "-" else None)))
     for samples in told:
         for sink in sinks:
             sink.write(samples)

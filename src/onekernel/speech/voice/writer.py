@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -33,13 +32,6 @@ ENCODED: dict[str, dict[str, Any]] = {
     "opus": {"format": "OGG", "subtype": "OPUS"},
 }
 UNKNOWN = 2**32 - 1  # the size of a wav stream, and the largest that its header can say
-
-
-def write_audio(place: Place, pcm: Samples | Iterable[Samples], rate: int, form: str | None = None) -> None:
-    """Write samples, whole or chunk by chunk as they come; see `AudioWriter`."""
-    with AudioWriter(place, rate, form) as writer:
-        for chunk in [pcm] if isinstance(pcm, np.ndarray) else pcm:
-            writer.write(chunk)
 
 
 class AudioWriter:
