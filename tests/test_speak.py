@@ -109,12 +109,25 @@ def test_seeds_reproduce_and_differ(load: Load) -> None:
 
 
 def test_a_request_sounds_the_same_among_others(load: Load) -> None:
+    """Eight at a time, of different lengths, texts, voices, languages and modes, and each alone: the same bits."""
     model = load()
-    alone = [sound(model.stream(TEXT, SpeechRequest(max_frames=5, seed=seed))) for seed in range(8)]
-    together = [model.stream(TEXT, SpeechRequest(max_frames=5, seed=seed)) for seed in range(8)]
+    texts = [TEXT[: 3 * place + 1] for place in range(1, 9)]
+    asked = [
+        SpeechRequest(
+            max_frames=place + 3,
+            seed=place % 3,
+            voice=model.voices[place],
+            language=model.languages[place],
+            text_mode=("whole", "streaming")[place % 2],
+        )
+        for place in range(8)
+    ]
+    alone = [sound(model.stream(text, request)) for text, request in zip(texts, asked, strict=True)]
+    together = [model.stream(text, request) for text, request in zip(texts, asked, strict=True)]
     rounds = list(itertools.zip_longest(*together))
     for place, samples in enumerate(alone):
         assert (np.concatenate([row[place] for row in rounds if row[place] is not None]) == samples).all()
+    assert len({len(samples) for samples in alone}) > 4
 
 
 def test_cancelling_ends_it_within_a_frame(load: Load) -> None:
