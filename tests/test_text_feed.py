@@ -14,7 +14,9 @@ import pytest
 import onekernel
 import speech_checkpoint
 from onekernel.errors import InvalidInput
+from onekernel.speech.lm.model import Generation
 from onekernel.speech.model import SpeechModel
+from onekernel.speech.prompt import sentences
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.text_feed import Cancelled, TextFeed
 from threads import one_thread  # noqa: F401 (an autouse fixture)
@@ -166,6 +168,32 @@ def test_cancelling_ends_it_while_text_is_waited_for(model: SpeechModel) -> None
         assert len(list(speech)) == len(speech.codes)
         assert speech.finish == "cancelled"
         assert time.monotonic() - start < LONG / 2  # it did not wait for the writer
+
+
+def test_a_part_is_heard_to_its_end_while_the_next_is_waited_for(
+    model: SpeechModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentences, "ENDS", [(10, rule) for _, rule in sentences.ENDS[:1]])
+    say = Generation.next_frame
+
+    def ending(self: Generation) -> list[int] | None:
+        self.finish = "eos" if self.frames == 20 else self.finish  # all of the text is heard by then
+        return say(self)
+
+    monkeypatch.setattr(Generation, "next_frame", ending)
+    writer = Writer("Hello there, you. N")
+    writer.allowed.release()
+    speech = model.stream(writer, SpeechRequest(chunk=8))
+    guard = threading.Timer(LONG, speech.cancel)
+    guard.start()
+    start = time.monotonic()
+    assert sum(len(next(speech)) for _ in range(5)) == (1 + 2 + 4 + 8 + 5) * 1920
+    assert time.monotonic() - start < LONG / 2
+    assert speech.finish == ""
+    guard.cancel()
+    threading.Timer(SOON, speech.cancel).start()
+    assert list(speech) == []
+    assert speech.finish == "cancelled"
 
 
 def test_asynchronous_text_sounds_as_the_whole(model: SpeechModel) -> None:

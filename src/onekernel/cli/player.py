@@ -59,8 +59,11 @@ class Player:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._process.terminate()
         self._queue.put(None)
-        self._thread.join()
-        self._process.wait()
+        try:
+            if error is None:
+                self._thread.join()
+                self._process.wait()
+        finally:  # the wait may be interrupted, too
+            self._process.terminate()
+            self._process.wait()

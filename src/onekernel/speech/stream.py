@@ -62,7 +62,7 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
             if not self._silent:
                 return pcm
         size, codes = self._chunks.next(), list[list[int]]()
-        while len(codes) < size and (frame := self._next_frame()) is not None:
+        while len(codes) < size and (frame := self._next_frame(begin=not codes)) is not None:
             codes.append(frame)
         if not codes:
             raise StopIteration
@@ -97,22 +97,25 @@ class Speech(Iterator[Samples], AsyncIterator[Samples]):
         if self._quiet >= FRAMES:
             self.finish = self.finish or "repetition"
 
-    def _next_frame(self) -> list[int] | None:
-        """Say a frame of the part that is on, or of the next; what ended a part otherwise than well ends all."""
-        while self._part is not None and not self.finish:
-            try:
-                frame = None if self._cancelled else self._part.next_frame()
-            except Cancelled:
-                frame = None
-            if self._cancelled:
-                self.finish = "cancelled"
-            elif frame is not None:
-                self.codes.append(frame)
-                return frame
-            else:
+    def _next_frame(self, *, begin: bool = True) -> list[int] | None:
+        """Say a frame of the part that is on; behind its last, of the next one, for which text may be waited for.
+
+        What ended a part otherwise than well ends all. Returns None at the end, and for a part that is not to `begin`.
+        """
+        try:
+            while self._part is not None and not self.finish and not self._cancelled:
+                if (frame := self._part.next_frame()) is not None:
+                    self.codes.append(frame)
+                    return frame
+                if not begin:
+                    return None
                 ended = self._part.finish
                 self._part = self._next_part() if ended == "eos" else None
                 self.finish = "" if self._part is not None else ended
+        except Cancelled:
+            pass
+        if self._cancelled:
+            self.finish = self.finish or "cancelled"
         return None
 
 
