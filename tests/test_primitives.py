@@ -103,6 +103,10 @@ USES: dict[str, tuple[str, str, str, int, int]] = {
     "store_release": ("atomic", "store_release(y, 1);", r"MEMBAR\S*GPU[\s\S]*ST\S*\.STRONG\.GPU", 75, 75),
     "store_release block": ("atomic", "store_release<Scope::block>(y, 1);", r"ST\S*\.STRONG\.(SM|CTA)", 75, 75),
     "add_release": ("atomic", "add_release(y, 1);", r"MEMBAR\S*GPU[\s\S]*(RED|ATOM)\S*\.STRONG\.GPU", 75, 75),
+    "load_relaxed": ("atomic", "const auto w = load_relaxed<4>(reinterpret_cast<unsigned*>(y)); "
+                     "y[9] = w.at[0] + w.at[1] + w.at[2] + w.at[3];", r"LDG\S*\.128\S*\.STRONG\.GPU", 75, 75),
+    "store_relaxed": ("atomic", "Vector<unsigned, 2> w; w.at[0] = i; w.at[1] = y[1]; "
+                      "store_relaxed(reinterpret_cast<unsigned*>(y), w);", r"ST\S*\.64\S*\.STRONG\.GPU", 75, 75),
     "words of 64 bits": ("atomic", "auto* w = reinterpret_cast<long long*>(y); "
                          "store_release(w, load_acquire(w) + add_release(w + 1, 2ll));",
                          r"LD\S*\.64\.STRONG\.GPU", 75, 75),

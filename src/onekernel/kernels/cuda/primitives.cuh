@@ -37,6 +37,9 @@ ONEKERNEL_DEVICE float to_float(float16 value) {
 }
 ONEKERNEL_DEVICE float to_float(bfloat16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
 
+ONEKERNEL_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
+ONEKERNEL_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
+
 // Round to nearest even, as every framework does.
 ONEKERNEL_DEVICE void from_float(float value, float& result) { result = value; }
 ONEKERNEL_DEVICE void from_float(float value, float16& result) {

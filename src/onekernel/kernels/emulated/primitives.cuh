@@ -34,6 +34,11 @@ ONEKERNEL_PRIMITIVE float to_float(bfloat16 value) {
   return machine::bits_as<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
+ONEKERNEL_PRIMITIVE unsigned float_bits(float value) { return machine::bits_as<std::uint32_t>(value); }
+ONEKERNEL_PRIMITIVE float bits_float(unsigned bits) {
+  return machine::bits_as<float>(static_cast<std::uint32_t>(bits));
+}
+
 ONEKERNEL_PRIMITIVE void from_float(float value, float& result) { result = value; }
 ONEKERNEL_PRIMITIVE void from_float(float value, float16& result) {
   result.bits = machine::bits_as<unsigned short>(static_cast<_Float16>(value));

@@ -89,3 +89,38 @@ ONEKERNEL_DEVICE T add_release(T* address, T value) {
     return static_cast<T>(word);
   }
 }
+
+// ---- words in global memory that carry their own proof: relaxed, ordered with nothing, and each whole by itself.
+// `address` must be aligned to all N words.
+template <int N>
+ONEKERNEL_DEVICE Vector<unsigned, N> load_relaxed(const unsigned* address) {
+  static_assert(N == 1 || N == 2 || N == 4, "1, 2 or 4 words");
+  Vector<unsigned, N> words;
+  if constexpr (N == 1)
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(words.at[0]) : "l"(address) : "memory");
+  else if constexpr (N == 2)
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words.at[0]), "=r"(words.at[1])
+                 : "l"(address)
+                 : "memory");
+  else
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3])
+                 : "l"(address)
+                 : "memory");
+  return words;
+}
+
+template <int N>
+ONEKERNEL_DEVICE void store_relaxed(unsigned* address, const Vector<unsigned, N>& words) {
+  static_assert(N == 1 || N == 2 || N == 4, "1, 2 or 4 words");
+  if constexpr (N == 1)
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(words.at[0]) : "memory");
+  else if constexpr (N == 2)
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(words.at[0]), "r"(words.at[1])
+                 : "memory");
+  else
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words.at[0]),
+                 "r"(words.at[1]), "r"(words.at[2]), "r"(words.at[3])
+                 : "memory");
+}

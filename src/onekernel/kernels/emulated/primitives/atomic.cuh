@@ -71,3 +71,25 @@ ONEKERNEL_PRIMITIVE T add_release(T* address, T value) {
   return machine::update_word(
       address, [&](T before) { return machine::wrapping_sum(before, value); }, machine::Ordering::release);
 }
+
+template <int N>
+ONEKERNEL_PRIMITIVE Vector<unsigned, N> load_relaxed(const unsigned* address) {
+  static_assert(N == 1 || N == 2 || N == 4, "1, 2 or 4 words");
+  machine::check_access<unsigned, N>(address);
+  Vector<unsigned, N> words;
+  for (int i = 0; i < N; ++i) {
+    machine::touch_word(address + i, sizeof(unsigned), machine::Word::load, machine::Ordering::relaxed);
+    machine::copy_word(&words.at[i], address + i, sizeof(unsigned));
+  }
+  return words;
+}
+
+template <int N>
+ONEKERNEL_PRIMITIVE void store_relaxed(unsigned* address, const Vector<unsigned, N>& words) {
+  static_assert(N == 1 || N == 2 || N == 4, "1, 2 or 4 words");
+  machine::check_access<unsigned, N>(address);
+  for (int i = 0; i < N; ++i) {
+    machine::touch_word(address + i, sizeof(unsigned), machine::Word::store, machine::Ordering::relaxed);
+    machine::copy_word(address + i, &words.at[i], sizeof(unsigned));
+  }
+}

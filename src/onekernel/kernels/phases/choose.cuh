@@ -1,0 +1,68 @@
+// The next token: the largest logit of all blocks, the first of equal ones.
+#pragma once
+#include "phases/project.cuh"
+
+struct Candidate {
+  float logit = -3.0e38f;
+  int token = 0x3fffffff;
+
+  ONEKERNEL_DEVICE void consider(float other, int its) {
+    if (other > logit || (other == logit && its < token)) {
+      logit = other;
+      token = its;
+    }
+  }
+
+  ONEKERNEL_DEVICE void reduce_warp() {
+#pragma unroll
+    for (int distance = kWarpLanes / 2; distance > 0; distance /= 2)
+      consider(shuffle_xor(logit, distance), shuffle_xor(token, distance));
+  }
+};
+
+// What becomes of a row's product when rows are tokens.
+struct Consider {
+  Candidate& best;
+
+  ONEKERNEL_DEVICE void operator()(bool inside, int row, float value) const {
+    if (inside) best.consider(value, row);
+  }
+};
+
+struct ChooseMemory {
+  float logit[kWarps];
+  int token[kWarps];
+  int chosen;
+};
+
+// All threads of all blocks give their best candidate, and get the best of all. A number is sent in the bits of a
+// float, shifted past the tag.
+template <int kBlocks>
+ONEKERNEL_DEVICE int choose(ChooseMemory& memory, Exchange& exchange, Candidate best) {
+  best.reduce_warp();
+  if (lane_index() == 0) {
+    memory.logit[warp_index()] = best.logit;
+    memory.token[warp_index()] = best.token;
+  }
+  workers_barrier();
+  if (warp_index() == 0) {
+    best = {};
+    if (lane_index() < kWarps) best.consider(memory.logit[lane_index()], memory.token[lane_index()]);
+    best.reduce_warp();
+    const float quad[4] = {best.logit, bits_float(static_cast<unsigned>(best.token) << 1)};
+    if (lane_index() == 0) exchange.publish(4 * blockIdx.x, quad);
+    constexpr int kQuads = divide_up(kBlocks, kWarpLanes);
+    float found[kQuads][4];
+    const int mine = divide_up(kBlocks - lane_index(), kWarpLanes);
+    exchange.await(4 * lane_index(), 4 * kWarpLanes, mine > 0 ? mine : 0, found);
+    best = {};
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i)
+      if (i < mine) best.consider(found[i][0], static_cast<int>(float_bits(found[i][1]) >> 1));
+    best.reduce_warp();
+    if (lane_index() == 0) memory.chosen = best.token;
+  }
+  exchange.end_use();
+  workers_barrier();
+  return memory.chosen;
+}

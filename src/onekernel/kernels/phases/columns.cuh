@@ -1,0 +1,101 @@
+// A vector that multiplies a matrix, split over the warps of a block: each warp has a span of columns and needs no
+// other. A lane holds groups of four neighbours.
+//
+// A float is given to the tensor cores as two bfloat16 parts, its upper 16 bits and what is left of it: products are
+// right to 2^-16. Four columns of a matrix take the parts of one vector: those of the first 16 columns of a step of 32,
+// and those of the second.
+#pragma once
+#include "phases/exchange.cuh"
+#include "primitives/tensor_core.cuh"
+
+constexpr int kStep = 32;  // columns that one fragment of weights covers
+
+template <int kWidth>
+struct Columns {
+  static_assert(kWidth % 4 == 0, "a width in groups of four");
+  static constexpr int kSteps = divide_up(divide_up(kWidth, kStep), kWarps);  // of a warp
+  static constexpr int kSpan = kSteps * kStep;                                // columns of a warp
+  static constexpr int kQuads = divide_up(kSpan, 4 * kWarpLanes);             // of a lane
+  static constexpr int kPartsBytes = kSpan / 4 * 16;                          // of a warp, in shared memory
+
+  // The first column of a lane's groups; they are 128 apart.
+  ONEKERNEL_DEVICE static int first() { return warp_index() * kSpan + 4 * lane_index(); }
+  // How many groups of a lane lie in the span, and how many of those in the vector.
+  ONEKERNEL_DEVICE static int in_span() { return divide_up(max_(kSpan - 4 * lane_index(), 0), 4 * kWarpLanes); }
+  ONEKERNEL_DEVICE static int in_vector() {
+    return divide_up(max_(min_(kSpan - 4 * lane_index(), kWidth - first()), 0), 4 * kWarpLanes);
+  }
+
+private:
+  ONEKERNEL_DEVICE static int max_(int a, int b) { return a > b ? a : b; }
+  ONEKERNEL_DEVICE static int min_(int a, int b) { return a < b ? a : b; }
+};
+
+// Two neighbours' upper halves, the first in the low one.
+ONEKERNEL_DEVICE unsigned upper_halves(float first, float second) {
+  return float_bits(first) >> 16 | (float_bits(second) & 0xffff0000u);
+}
+ONEKERNEL_DEVICE float below_upper_half(float value) { return value - bits_float(float_bits(value) & 0xffff0000u); }
+
+// Write a lane's groups as parts into its warp's memory.
+template <int kWidth>
+ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (&values)[Columns<kWidth>::kQuads][4]) {
+  const int quads = Columns<kWidth>::in_span();
+#pragma unroll
+  for (int i = 0; i < Columns<kWidth>::kQuads; ++i) {
+    if (i >= quads) continue;
+    const float (&v)[4] = values[i];
+    store_vector(parts + 4 * (lane_index() + kWarpLanes * i),
+                 Vector<unsigned, 4>{{upper_halves(v[0], v[1]), upper_halves(v[2], v[3]),
+                                      upper_halves(below_upper_half(v[0]), below_upper_half(v[1])),
+                                      upper_halves(below_upper_half(v[2]), below_upper_half(v[3]))}});
+  }
+}
+
+// The operand of a step: lane 4 n + q has group q of the half that column n takes, as the part that it takes.
+ONEKERNEL_DEVICE MatrixB<bfloat16> load_parts(const unsigned* parts, int step) {
+  const int column = lane_index() / 4, group = lane_index() % 4;
+  const auto pair = load_vector<2>(parts + 4 * (8 * step + 4 * (column / 2 % 2) + group) + 2 * (column % 2));
+  return {{pair.at[0], pair.at[1]}};
+}
+
+// The residual stream of a decoder: every block has all of it, and each lane keeps its own columns.
+template <int kWidth>
+struct Residual {
+  using Place = Columns<kWidth>;
+  float at[Place::kQuads][4];
+  bool owed = false;  // what the last phase of a layer made is still to be added
+
+  // Begin with a row of a table.
+  template <class T>
+  ONEKERNEL_DEVICE void load(const T* row) {
+    const int quads = Place::in_vector();
+#pragma unroll
+    for (int i = 0; i < Place::kQuads; ++i) {
+      const int place = Place::first() + 4 * kWarpLanes * i;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) at[i][k] = i < quads ? to_float(row[place + k]) : 0.0f;
+    }
+    owed = false;
+  }
+
+  ONEKERNEL_DEVICE void add(Exchange& exchange) {
+    float more[Place::kQuads][4];
+    exchange.await(Place::first(), 4 * kWarpLanes, Place::in_vector(), more);
+    exchange.end_use();
+#pragma unroll
+    for (int i = 0; i < Place::kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) at[i][k] += more[i][k];
+  }
+
+  // This lane's share of the sum of squares.
+  ONEKERNEL_DEVICE float squares() const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < Place::kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum += at[i][k] * at[i][k];
+    return sum;
+  }
+};

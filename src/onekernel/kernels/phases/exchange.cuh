@@ -1,0 +1,47 @@
+// Values that all blocks give to each other: a vector in global memory whose floats say themselves whether they are
+// there. The lowest bit of each is the parity of its use, so one store hands over value and flag, and nothing else need
+// be ordered (the LL protocol of NCCL and the Lamport all-reduce of TensorRT-LLM, inside one GPU).
+//
+// Memory begins as 0xff bytes: parity 1, while the first use has parity 0. A writer must know that the readers of the
+// use before have read; the checker of a program proves it (megakernel/check.py).
+#pragma once
+#include "phases/workers.cuh"
+#include "primitives/atomic.cuh"
+
+struct Exchange {
+  unsigned* words;
+  unsigned parity;  // of the use that is on
+
+  ONEKERNEL_DEVICE unsigned tagged(float value) const { return (float_bits(value) & ~1u) | parity; }
+
+  ONEKERNEL_DEVICE void publish(int place, float value) const { store_relaxed<1>(words + place, {{tagged(value)}}); }
+
+  ONEKERNEL_DEVICE void publish(int place, const float (&quad)[4]) const {
+    store_relaxed<4>(words + place, {{tagged(quad[0]), tagged(quad[1]), tagged(quad[2]), tagged(quad[3])}});
+  }
+
+  // Wait for kQuads times four floats, at place, place + stride, ...: all are asked for at once, again and again.
+  template <int kQuads>
+  ONEKERNEL_DEVICE void await(int place, int stride, int quads, float (&values)[kQuads][4]) const {
+    Vector<unsigned, 4> found[kQuads];
+    const auto there = [&] {
+      unsigned wrong = 0;
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i)
+        if (i < quads) found[i] = load_relaxed<4>(words + place + i * stride);
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i)
+        if (i < quads)
+#pragma unroll
+          for (int word = 0; word < 4; ++word) wrong |= found[i].at[word] ^ parity;
+      return (wrong & 1u) == 0;
+    };
+    if (quads > 0) spin_until(there, "values of other blocks");
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i)
+#pragma unroll
+      for (int word = 0; word < 4; ++word) values[i][word] = i < quads ? bits_float(found[i].at[word] & ~1u) : 0.0f;
+  }
+
+  ONEKERNEL_DEVICE void end_use() { parity ^= 1u; }
+};

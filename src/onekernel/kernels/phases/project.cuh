@@ -1,0 +1,182 @@
+// A matrix times a vector over all blocks. A block has whole tiles of 8 rows, a warp the columns of its span: partial
+// sums meet in shared memory, one barrier, and the first threads finish a row each.
+#pragma once
+#include "elementwise.cuh"
+#include "phases/columns.cuh"
+#include "phases/stream.cuh"
+
+template <int kRows_, int kColumns_, int kBlocks>
+struct Matrix {
+  static constexpr int kRows = kRows_, kColumns = kColumns_;
+  static constexpr int kTiles = divide_up(divide_up(kRows, 8), kBlocks);  // of a block
+  static constexpr int kBlockRows = 8 * kTiles;
+  static constexpr int kSteps = Columns<kColumns>::kSteps;
+  static constexpr int kFragments = kTiles * kSteps;  // of a warp
+  static constexpr int kChunks = divide_up(kFragments, kChunk);
+};
+
+constexpr int kSumStride = kWarps + 4;  // of the partial sums of a row: no two rows of a tile meet in a bank
+
+// What the phases of a block keep in shared memory; there are two of the sums, used in turn.
+template <int kMostRows, int kMostColumns>
+struct ProjectMemory {
+  float sums[2][kMostRows * kSumStride];
+  float squares[2][kWarps];
+  alignas(16) unsigned parts[kWarps][Columns<kMostColumns>::kPartsBytes / 4];
+};
+
+// Fragments that were taken from the stream before the vector was there.
+template <class M>
+struct Held {
+  static constexpr int kChunks = M::kChunks < 4 ? M::kChunks : 4;
+  Fragment at[kChunks][kChunk];
+};
+
+template <class M, int kPlace, class Reader>
+ONEKERNEL_DEVICE void take_chunk(Reader& reader, Fragment (&fragments)[kChunk]) {
+  constexpr int kLeft = M::kFragments - kPlace * kChunk;
+  reader.template take<(kLeft < kChunk ? kLeft : kChunk)>(fragments);
+}
+
+template <class M, int kPlace = 0, class Reader>
+ONEKERNEL_DEVICE void hold_chunks(Reader& reader, Held<M>& held) {
+  if constexpr (kPlace < Held<M>::kChunks) {
+    take_chunk<M, kPlace>(reader, held.at[kPlace]);
+    hold_chunks<M, kPlace + 1>(reader, held);
+  }
+}
+
+// Rows 0 to 7 of a tile times the first half of each step, rows 8 to 15 are the same times the second half.
+ONEKERNEL_DEVICE void store_sum(const MatrixD& sum, float* sums, int tile) {
+  const int group = lane_index() % 4;
+  float row = group == 0 ? sum.at[0] + sum.at[1] : sum.at[2] + sum.at[3];
+  row += shuffle_xor(row, 1);
+  if (group == 0) sums[(8 * tile + lane_index() / 4) * kSumStride + warp_index()] = row;
+}
+
+template <class M, int kPlace = 0, class Reader>
+ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const unsigned* parts, MatrixD& sum, float* sums) {
+  if constexpr (kPlace < M::kChunks) {
+    Fragment fresh[kChunk];
+    if constexpr (kPlace >= Held<M>::kChunks) take_chunk<M, kPlace>(reader, fresh);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const int number = kPlace * kChunk + i, step = number % M::kSteps;
+      if (number >= M::kFragments) break;
+      const Fragment* fragment = &fresh[i];
+      if constexpr (kPlace < Held<M>::kChunks) fragment = &held.at[kPlace][i];
+      if (step == 0) sum = {};
+      multiply_add(sum, *fragment, load_parts(parts, step));
+      if (step == M::kSteps - 1) store_sum(sum, sums, number / M::kSteps);
+    }
+    multiply_chunks<M, kPlace + 1>(reader, held, parts, sum, sums);
+  }
+}
+
+ONEKERNEL_DEVICE float sum_of_warps(const float* at) {
+  const auto a = load_vector<4>(at), b = load_vector<4>(at + 4);
+  return ((a.at[0] + a.at[1]) + (a.at[2] + a.at[3])) + ((b.at[0] + b.at[1]) + (b.at[2] + b.at[3]));
+}
+
+// ---- what is multiplied
+
+// A vector as other blocks made it.
+template <int kWidth>
+struct Plain {
+  Exchange& exchange;
+
+  ONEKERNEL_DEVICE void prefetch() {}
+
+  // Returns this lane's share of the sum of squares, if it matters.
+  ONEKERNEL_DEVICE float await(float (&values)[Columns<kWidth>::kQuads][4]) {
+    using Place = Columns<kWidth>;
+    exchange.await(Place::first(), 4 * kWarpLanes, Place::in_vector(), values);
+    exchange.end_use();
+    return 0.0f;
+  }
+
+  ONEKERNEL_DEVICE float factor(const float*) const { return 1.0f; }
+};
+
+// The residual stream under an RMSNorm, whose factor is applied to the product: a row needs it once.
+template <int kWidth, class T>
+struct Normed {
+  using Place = Columns<kWidth>;
+  Residual<kWidth>& residual;
+  Exchange& addend;
+  const T* weight;
+  float epsilon;
+  float scale[Place::kQuads][4];
+
+  ONEKERNEL_DEVICE Normed(Residual<kWidth>& residual, Exchange& addend, const T* weight, float epsilon)
+      : residual(residual), addend(addend), weight(weight), epsilon(epsilon) {}
+
+  ONEKERNEL_DEVICE void prefetch() {
+    const int quads = Place::in_vector();
+#pragma unroll
+    for (int i = 0; i < Place::kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        scale[i][k] = i < quads ? to_float(weight[Place::first() + 4 * kWarpLanes * i + k]) : 0.0f;
+  }
+
+  ONEKERNEL_DEVICE float await(float (&values)[Place::kQuads][4]) {
+    if (residual.owed) residual.add(addend);
+    residual.owed = false;
+#pragma unroll
+    for (int i = 0; i < Place::kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) values[i][k] = residual.at[i][k] * scale[i][k];
+    return residual.squares();
+  }
+
+  ONEKERNEL_DEVICE float factor(const float* squares) const { return rsqrtf(sum_of_warps(squares) / kWidth + epsilon); }
+};
+
+// ---- what becomes of a row's product; called by whole warps, `inside` where there is such a row
+
+struct Publish {
+  const Exchange& exchange;
+
+  ONEKERNEL_DEVICE void operator()(bool inside, int row, float value) const {
+    if (inside) exchange.publish(row, value);
+  }
+};
+
+// Rows 2 i and 2 i + 1 are the gate and the value of output i (SwiGLU, Shazeer, arXiv:2002.05202).
+struct PublishGated {
+  const Exchange& exchange;
+
+  ONEKERNEL_DEVICE void operator()(bool inside, int row, float value) const {
+    const float other = shuffle_down(value, 1);
+    if (inside && row % 2 == 0) exchange.publish(row / 2, op::silu(value) * other);
+  }
+};
+
+// ---- the phase
+template <class M, class Memory, class Reader, class Input, class Finish>
+ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Reader& reader, Input input, Finish finish) {
+  Held<M> held;
+  hold_chunks<M>(reader, held);
+  input.prefetch();
+
+  float values[Columns<M::kColumns>::kQuads][4];
+  const float squares = warp_sum(input.await(values));
+
+  unsigned* parts = memory.parts[warp_index()];
+  store_parts<M::kColumns>(parts, values);
+  if (lane_index() == 0) memory.squares[turn][warp_index()] = squares;
+  warp_barrier();
+  MatrixD sum;
+  multiply_chunks<M>(reader, held, parts, sum, memory.sums[turn]);
+  workers_barrier();
+
+  constexpr int kRounded = divide_up(M::kBlockRows, kWarpLanes) * kWarpLanes;
+  const float factor = input.factor(memory.squares[turn]);
+  for (int place = threadIdx.x; place < kRounded; place += kWorkers) {
+    const int row = blockIdx.x * M::kBlockRows + place;
+    const bool inside = place < M::kBlockRows && row < M::kRows;
+    finish(inside, row, inside ? sum_of_warps(memory.sums[turn] + place * kSumStride) * factor : 0.0f);
+  }
+  turn ^= 1;
+}

@@ -1,0 +1,114 @@
+// The weights of a block as one stream, packed in the order in which its warps use them (megakernel/pack.py).
+//
+// A fragment is 8 rows times 32 columns for the tensor cores, 16 bytes a lane. A chunk is up to four fragments for each
+// warp. From sm_90 on a warp of its own copies chunks into a ring in shared memory and waits for nothing but free
+// slots; before, each warp loads its own fragments, as early as its registers allow.
+#pragma once
+#include "phases/workers.cuh"
+#include "primitives/tensor_core.cuh"
+
+using Fragment = MatrixA<bfloat16>;
+
+constexpr int kFragmentBytes = 16 * kWarpLanes;  // of a warp
+constexpr int kChunk = 4;                        // fragments
+constexpr int kSlotBytes = kChunk * kFragmentBytes * kWarps;
+
+// The bytes of a block for a matrix with so many fragments a warp.
+constexpr long long stream_bytes(int fragments) { return 1ll * fragments * kFragmentBytes * kWarps; }
+
+template <int kSlots>
+struct alignas(128) Ring {
+  unsigned char slot[kSlots][kSlotBytes];
+  Mbarrier full[kSlots], empty[kSlots];
+
+  // By all threads, before a block barrier.
+  ONEKERNEL_DEVICE void open() {
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < kSlots; ++i) {
+      mbarrier_init(full[i], 1);
+      mbarrier_init(empty[i], kWarps);
+    }
+  }
+};
+
+// A place in the ring, and the parity of its round.
+template <int kSlots>
+struct Turn {
+  int slot = 0, parity = 0;
+
+  ONEKERNEL_DEVICE void next() {
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The warp that copies; one lane of it does.
+template <int kSlots, int kAhead>
+struct Writer {
+  Ring<kSlots>& ring;
+  Turn<kSlots> turn, oldest;
+  int flying = 0;
+
+  // Copy the next matrix; returns where the stream goes on.
+  template <int kFragments>
+  ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from) {
+    for (int left = kFragments; left > 0; left -= kChunk) {
+      const int bytes = (left < kChunk ? left : kChunk) * kFragmentBytes * kWarps;
+      if (flying == kAhead) {  // more under way would delay what blocks give to each other
+        mbarrier_wait(ring.full[oldest.slot], oldest.parity);
+        oldest.next();
+        --flying;
+      }
+      mbarrier_wait(ring.empty[turn.slot], turn.parity ^ 1);
+      mbarrier_arrive_expecting(ring.full[turn.slot], bytes);
+      copy_bulk(ring.slot[turn.slot], from, bytes, ring.full[turn.slot]);
+      turn.next();
+      ++flying;
+      from += bytes;
+    }
+    return from;
+  }
+};
+
+// A warp that computes, on a ring.
+template <int kSlots>
+struct RingReader {
+  Ring<kSlots>& ring;
+  Turn<kSlots> turn;
+
+  ONEKERNEL_DEVICE void begin(const unsigned char*) {}  // the writer knows
+
+  template <int kFragments>
+  ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {
+    mbarrier_wait(ring.full[turn.slot], turn.parity);
+    const auto* mine = ring.slot[turn.slot] + warp_index() * kFragments * kFragmentBytes + 16 * lane_index();
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) load_fragment(mine + i * kFragmentBytes, fragments[i]);
+    warp_barrier();
+    if (lane_index() == 0) mbarrier_arrive(ring.empty[turn.slot]);
+    turn.next();
+  }
+
+  ONEKERNEL_DEVICE static void load_fragment(const unsigned char* from, Fragment& fragment) {
+    const auto words = load_vector<4>(reinterpret_cast<const unsigned*>(from));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment.at[i] = words.at[i];
+  }
+};
+
+// A warp that computes, without a ring.
+struct DirectReader {
+  const unsigned char* from = nullptr;
+
+  ONEKERNEL_DEVICE void begin(const unsigned char* stream) { from = stream; }
+
+  template <int kFragments>
+  ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {
+    const auto* mine = from + warp_index() * kFragments * kFragmentBytes + 16 * lane_index();
+#pragma unroll
+    for (int i = 0; i < kFragments; ++i) RingReader<1>::load_fragment(mine + i * kFragmentBytes, fragments[i]);
+    from += kFragments * kFragmentBytes * kWarps;
+  }
+};

@@ -1,0 +1,25 @@
+// Who works in a block of a program: eight warps that compute, and behind them one that streams weights.
+#pragma once
+#include "primitives/warp.cuh"
+#include "primitives/wait.cuh"
+
+constexpr int kWarps = 8;
+constexpr int kWorkers = kWarps * kWarpLanes;
+
+ONEKERNEL_DEVICE int warp_index() { return threadIdx.x / kWarpLanes; }
+
+// A barrier of the warps that compute.
+ONEKERNEL_DEVICE void workers_barrier() { named_barrier(1, kWorkers); }
+
+ONEKERNEL_DEVICE float warp_sum(float value) {
+#pragma unroll
+  for (int distance = kWarpLanes / 2; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
+  return value;
+}
+ONEKERNEL_DEVICE float warp_maximum(float value) {
+#pragma unroll
+  for (int distance = kWarpLanes / 2; distance > 0; distance /= 2) value = fmaxf(value, shuffle_xor(value, distance));
+  return value;
+}
+
+constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }

@@ -1,0 +1,1 @@
+"""A decoder as one launch: a program of phases, its checker, its kernel."""

@@ -1,0 +1,184 @@
+"""Where everything of a program lies: weights in the stream of a block, norms, exchanges, shared memory.
+
+The same geometry is spelled in kernels/phases (`Matrix`, `Columns`, `Heads`); tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from onekernel.megakernel.program import Attend, Exchange, Matrix, Normed, Program, Project, Repeat, Vector
+
+WARPS, STEP, CHUNK = 8, 32, 4  # warps that compute; columns and, in a chunk, fragments
+FRAGMENT_BYTES = 16 * 32  # of a warp
+SLOT_BYTES = CHUNK * FRAGMENT_BYTES * WARPS
+SUM_STRIDE = WARPS + 4
+_ALIGN = 32  # floats between exchanges: no two share a cache line
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a program runs on a GPU: its blocks, one for each multiprocessor, and the ring that weights come through."""
+
+    blocks: int
+    slots: int = 8  # of the ring, SLOT_BYTES each; 0: warps load their weights themselves
+    ahead: int = 3  # slots on their way at most: more would slow down what blocks give to each other
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a matrix is shared out: tiles of 8 rows over blocks, steps of 32 columns over warps."""
+
+    tiles: int
+    steps: int
+
+    @property
+    def fragments(self) -> int:
+        """How many a warp has."""
+        return self.tiles * self.steps
+
+    @property
+    def bytes(self) -> int:
+        """Of a block."""
+        return self.fragments * FRAGMENT_BYTES * WARPS
+
+
+def divide_up(value: int, by: int) -> int:
+    """Divide and round up."""
+    return -(-value // by)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Matrices that follow each other in the stream, once for each iteration of the loops in `per`."""
+
+    matrices: tuple[Matrix, ...]
+    per: tuple[str, ...]
+    counts: tuple[int, ...]
+    start: int  # bytes
+    bytes: int  # of an iteration
+
+
+class Layout:
+    """The addresses of a program under a schedule."""
+
+    def __init__(self, program: Program, schedule: Schedule) -> None:
+        self.program, self.schedule = program, schedule
+
+    def tiling(self, matrix: Matrix) -> Tiling:
+        """Share out a matrix."""
+        tiles = divide_up(divide_up(matrix.rows, 8), self.schedule.blocks)
+        return Tiling(tiles, divide_up(divide_up(matrix.columns, STEP), WARPS))
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How often each loop of a known count runs."""
+        loops = {loop for _, around in self.program.phases() for loop in around}
+        return {loop.index: loop.count for loop in loops if isinstance(loop.count, int)}
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """The stream of a block, section by section."""
+        found: list[Section] = []
+        start = 0
+        for matrices in _runs(self.program.body):
+            per = matrices[0].per
+            counts = tuple(self.counts[name] for name in per)
+            size = sum(self.tiling(matrix).bytes for matrix in matrices)
+            found.append(Section(matrices, per, counts, start, size))
+            start += size * prod(counts)
+        return tuple(found)
+
+    @property
+    def stream_bytes(self) -> int:
+        """Of a block."""
+        last = self.sections[-1]
+        return last.start + last.bytes * prod(last.counts)
+
+    def section_of(self, matrix: Matrix) -> Section:
+        """Return the section that begins with a matrix or holds it."""
+        return next(section for section in self.sections if matrix in section.matrices)
+
+    @cached_property
+    def vectors(self) -> dict[Vector, int]:
+        """Where each vector's iterations begin in their buffer, in floats."""
+        found: dict[Vector, int] = {}
+        start = 0
+        for phase, _ in self.program.phases():
+            for vector in _vectors(phase):
+                if vector not in found:
+                    found[vector] = start
+                    start += vector.width * prod(self.counts[name] for name in vector.per)
+        return found
+
+    @property
+    def vector_floats(self) -> int:
+        """Of that buffer."""
+        return sum(vector.width * prod(self.counts[name] for name in vector.per) for vector in self.vectors)
+
+    def members(self, attend: Attend) -> int:
+        """Return how many blocks share a head of keys."""
+        return self.schedule.blocks // attend.heads.kv_heads
+
+    def width(self, exchange: Exchange) -> int:
+        """Return the floats of an exchange; those of attention and choice depend on the number of blocks."""
+        for phase, _ in self.program.phases():
+            if isinstance(phase, Attend) and phase.partials == exchange.name:
+                return self.members(phase) * phase.heads.heads * (phase.heads.head_dim + 4)
+        return exchange.width or 4 * self.schedule.blocks
+
+    @cached_property
+    def exchanges(self) -> dict[str, int]:
+        """Where each exchange begins in its buffer, in floats."""
+        found: dict[str, int] = {}
+        start = 0
+        for exchange in self.program.exchanges:
+            found[exchange.name] = start
+            start += divide_up(self.width(exchange), _ALIGN) * _ALIGN
+        return found
+
+    @property
+    def exchange_floats(self) -> int:
+        """Of that buffer."""
+        last = self.program.exchanges[-1]
+        return self.exchanges[last.name] + divide_up(self.width(last), _ALIGN) * _ALIGN
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        """All of them, in the order of the stream."""
+        return [matrix for section in self.sections for matrix in section.matrices]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: an upper bound, which the text asserts."""
+        sums = 2 * 8 * max(self.tiling(matrix).tiles for matrix in self.matrices) * SUM_STRIDE * 4
+        parts = WARPS * max(STEP * self.tiling(matrix).steps for matrix in self.matrices) * 4
+        heads = [phase.heads for phase, _ in self.program.phases() if isinstance(phase, Attend)]
+        states = sum((h.heads // h.kv_heads + 2 + WARPS * h.heads // h.kv_heads) * (h.head_dim + 4) * 4 for h in heads)
+        ring = self.schedule.slots * (SLOT_BYTES + 16)
+        return ring + sums + parts + states + 2048
+
+
+def _runs(body: tuple[object, ...]) -> Iterator[tuple[Matrix, ...]]:
+    """Yield matrices of one body that follow each other and are chosen by the same loops."""
+    run: list[Matrix] = []
+    for item in body:
+        matrix = item.matrix if isinstance(item, Project) else None
+        if run and (isinstance(item, Repeat) or (matrix is not None and matrix.per != run[0].per)):
+            yield tuple(run)
+            run = []
+        if isinstance(item, Repeat):
+            yield from _runs(item.body)
+        elif matrix is not None:
+            run.append(matrix)
+    if run:
+        yield tuple(run)
+
+
+def _vectors(phase: object) -> tuple[Vector, ...]:
+    if isinstance(phase, Project) and isinstance(phase.source, Normed):
+        return (phase.source.weight,)
+    return phase.norms or () if isinstance(phase, Attend) else ()

@@ -1,0 +1,71 @@
+"""Weights -> the stream of each block: fragments of 8 rows and 32 columns in the order in which its warps use them.
+
+Lane 4 g + q of a fragment has row g, in register r and half h column 16 (r % 2) + 4 q + 2 (r / 2) + h: the two halves
+of the columns stand in the two halves of the rows that the tensor cores multiply, and a lane's four neighbours of a
+vector are those it was given (kernels/phases/columns.cuh).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import TYPE_CHECKING
+
+from onekernel.megakernel.layout import CHUNK, FRAGMENT_BYTES, STEP, WARPS, Layout
+from onekernel.megakernel.program import Matrix, Vector
+
+if TYPE_CHECKING:
+    import torch
+
+Weights = Callable[[str, tuple[int, ...]], "torch.Tensor"]  # a matrix or vector by its name and iteration
+
+
+def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
+    """Pack all matrices: uint8 [blocks, bytes of a block's stream], on the device of the weights."""
+    import torch
+
+    stream: torch.Tensor | None = None
+    for section in layout.sections:
+        for number, index in enumerate(product(*(range(count) for count in section.counts))):
+            place = section.start + number * section.bytes
+            for matrix in section.matrices:
+                packed = pack_matrix(layout, matrix, weights(matrix.name, index))
+                if stream is None:
+                    shape = layout.schedule.blocks, layout.stream_bytes
+                    stream = torch.empty(shape, dtype=torch.uint8, device=packed.device)
+                stream[:, place : place + packed.shape[1]] = packed
+                place += packed.shape[1]
+    assert stream is not None
+    return stream
+
+
+def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
+    """Pack one matrix [rows, columns] of bfloat16: uint8 [blocks, bytes]; what pads it is zero."""
+    import torch
+
+    tiling, blocks = layout.tiling(matrix), layout.schedule.blocks
+    padded = weight.new_zeros(blocks * tiling.tiles * 8, WARPS * tiling.steps * STEP, dtype=torch.bfloat16)
+    padded[: matrix.rows, : matrix.columns] = weight
+    #      0 block  1 tile   2 row  3 warp  4 step  5 range  6 q  7 r/2  8 h
+    axes = blocks, tiling.tiles, 8, WARPS, tiling.steps, 2, 4, 2, 2
+    lanes = padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8).reshape(blocks, tiling.fragments, WARPS, 32 * 8)
+    whole = tiling.fragments // CHUNK * CHUNK
+    chunks = [lanes[:, first : first + CHUNK] for first in range(0, whole, CHUNK)]
+    if whole < tiling.fragments:
+        chunks.append(lanes[:, whole:])
+    parts = [chunk.transpose(1, 2).reshape(blocks, -1) for chunk in chunks]
+    packed = torch.cat(parts, 1).contiguous().view(torch.uint8)
+    assert packed.shape[1] == tiling.fragments * FRAGMENT_BYTES * WARPS
+    return packed
+
+
+def pack_vectors(layout: Layout, weights: Weights) -> torch.Tensor:
+    """Pack the weights of all norms: float32 [floats]."""
+    import torch
+
+    parts = [weights(vector.name, index).float() for vector in layout.vectors for index in _iterations(layout, vector)]
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _iterations(layout: Layout, vector: Vector) -> product[tuple[int, ...]]:
+    return product(*(range(layout.counts[name]) for name in vector.per))
