@@ -74,12 +74,13 @@ class _Text:
         yield "  auto& memory = *dynamic_storage<Memory>();"
         yield f"  const unsigned char* stream = weights + blockIdx.x * {self.layout.stream_bytes}ll;"
         if self.schedule.slots:
-            slots, ahead = self.schedule.slots, self.schedule.ahead
+            slots = self.schedule.slots
+            paced = f"{slots}, {self.schedule.ahead}, {self.schedule.piece}, {self.schedule.pace}"
             yield "  memory.ring.open();"
             yield "  block_barrier();"
             yield "  if (warp_index() == kWarps) {"
             yield "    if (lane_index() != 0) return;"
-            yield f"    Writer<{slots}, {ahead}> writer{{memory.ring}};"
+            yield f"    Writer<{paced}> writer{{memory.ring}};"
             yield "    const unsigned char* from = stream;"
             for line in self._nest(self.program.body, self._put, "from = {};"):
                 yield f"    {line}"
@@ -94,6 +95,7 @@ class _Text:
             place = self.layout.exchanges[exchange.name]
             yield f"  Exchange {exchange.name}{{words + {place}, steps_before * {uses}u & 1u}};"
         yield "  Residual<kWidth> residual;"
+        yield "  Patience patience;"
         yield "  int turn = 0, chosen = 0;"
 
     def _uses(self, name: str) -> int:
@@ -126,7 +128,10 @@ class _Text:
 
     def _put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
-            yield f"from = writer.put<{_type(phase.matrix.name)}::kFragments>(from);"
+            matrix = _type(phase.matrix.name)
+            put = f"from = writer.put<{matrix}::kFragments>(from);"
+            several = self.layout.tiling(phase.matrix).groups > 1
+            yield f"for (int group = 0; group < {matrix}::kGroups; ++group) {put}" if several else put
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Embed):
@@ -153,7 +158,8 @@ class _Text:
                   "consider": "Consider{best_candidate}"}[phase.finish]  # fmt: skip
         if phase.finish == "consider":
             yield "Candidate best_candidate;"
-        yield f"project<{matrix}>(memory.project, turn, reader, {source}, {finish});"
+        ticks = self.schedule.patience
+        yield f"project<{ticks}, {matrix}>(memory.project, turn, patience, reader, {source}, {finish});"
         if phase.owe:
             yield "residual.owed = true;"
 

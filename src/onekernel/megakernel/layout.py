@@ -16,6 +16,7 @@ WARPS, STEP, CHUNK = 8, 32, 4  # warps that compute; columns and, in a chunk, fr
 FRAGMENT_BYTES = 16 * 32  # of a warp
 SLOT_BYTES = CHUNK * FRAGMENT_BYTES * WARPS
 SUM_STRIDE = WARPS + 4
+MOST_TILES = 16  # of a group
 _ALIGN = 32  # floats between exchanges: no two share a cache line
 
 
@@ -26,24 +27,28 @@ class Schedule:
     blocks: int
     slots: int = 8  # of the ring, SLOT_BYTES each; 0: warps load their weights themselves
     ahead: int = 3  # slots on their way at most: more would slow down what blocks give to each other
+    piece: int = 8192  # bytes of a copy
+    pace: int = 425  # cycles between copies, about what the memory takes for one
+    patience: int = 600  # cycles before a block looks for what others make: a hop never takes less
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a matrix is shared out: tiles of 8 rows over blocks, steps of 32 columns over warps."""
+    """How a matrix is shared out: groups of tiles of 8 rows over blocks, steps of 32 columns over warps."""
 
-    tiles: int
+    groups: int
+    tiles: int  # of a group, whose rows are finished together
     steps: int
 
     @property
     def fragments(self) -> int:
-        """How many a warp has."""
+        """How many of a group a warp has."""
         return self.tiles * self.steps
 
     @property
     def bytes(self) -> int:
         """Of a block."""
-        return self.fragments * FRAGMENT_BYTES * WARPS
+        return self.groups * self.fragments * FRAGMENT_BYTES * WARPS
 
 
 def divide_up(value: int, by: int) -> int:
@@ -71,7 +76,8 @@ class Layout:
     def tiling(self, matrix: Matrix) -> Tiling:
         """Share out a matrix."""
         tiles = divide_up(divide_up(matrix.rows, 8), self.schedule.blocks)
-        return Tiling(tiles, divide_up(divide_up(matrix.columns, STEP), WARPS))
+        groups = divide_up(tiles, MOST_TILES)
+        return Tiling(groups, divide_up(tiles, groups), divide_up(divide_up(matrix.columns, STEP), WARPS))
 
     @cached_property
     def counts(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING
 
-from onekernel.megakernel.layout import CHUNK, FRAGMENT_BYTES, STEP, WARPS, Layout
+from onekernel.megakernel.layout import CHUNK, STEP, WARPS, Layout
 from onekernel.megakernel.program import Matrix, Vector
 
 if TYPE_CHECKING:
@@ -44,18 +44,16 @@ def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.T
     import torch
 
     tiling, blocks = layout.tiling(matrix), layout.schedule.blocks
-    padded = weight.new_zeros(blocks * tiling.tiles * 8, WARPS * tiling.steps * STEP, dtype=torch.bfloat16)
+    rows = blocks * tiling.groups * tiling.tiles * 8
+    padded = weight.new_zeros(rows, WARPS * tiling.steps * STEP, dtype=torch.bfloat16)
     padded[: matrix.rows, : matrix.columns] = weight
-    #      0 block  1 tile   2 row  3 warp  4 step  5 range  6 q  7 r/2  8 h
-    axes = blocks, tiling.tiles, 8, WARPS, tiling.steps, 2, 4, 2, 2
-    lanes = padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8).reshape(blocks, tiling.fragments, WARPS, 32 * 8)
-    whole = tiling.fragments // CHUNK * CHUNK
-    chunks = [lanes[:, first : first + CHUNK] for first in range(0, whole, CHUNK)]
-    if whole < tiling.fragments:
-        chunks.append(lanes[:, whole:])
-    parts = [chunk.transpose(1, 2).reshape(blocks, -1) for chunk in chunks]
-    packed = torch.cat(parts, 1).contiguous().view(torch.uint8)
-    assert packed.shape[1] == tiling.fragments * FRAGMENT_BYTES * WARPS
+    #      0 group                 1 tile       2 row 3 warp  4 step     5 range, 6 q, 7 r / 2, 8 h
+    axes = blocks * tiling.groups, tiling.tiles, 8, WARPS, tiling.steps, 2, 4, 2, 2
+    lanes = padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8).reshape(-1, tiling.fragments, WARPS, 32 * 8)
+    chunks = [lanes[:, first : first + CHUNK] for first in range(0, tiling.fragments, CHUNK)]
+    parts = [chunk.transpose(1, 2).reshape(len(lanes), -1) for chunk in chunks]
+    packed = torch.cat(parts, 1).contiguous().view(torch.uint8).view(blocks, -1)
+    assert packed.shape[1] == tiling.bytes
     return packed
 
 

@@ -25,6 +25,7 @@ extern Index block_size, grid_size;
 // ---- waiting
 void block_barrier();
 void named_barrier(int id, int threads);
+void named_barrier_arrive(int id, int threads);
 void cluster_barrier();
 int cluster_rank();
 

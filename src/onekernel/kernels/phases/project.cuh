@@ -5,13 +5,17 @@
 #include "phases/columns.cuh"
 #include "phases/stream.cuh"
 
+constexpr int kMostTiles = 16;  // whose sums are finished together
+
 template <int kRows_, int kColumns_, int kBlocks>
 struct Matrix {
   static constexpr int kRows = kRows_, kColumns = kColumns_;
-  static constexpr int kTiles = divide_up(divide_up(kRows, 8), kBlocks);  // of a block
-  static constexpr int kBlockRows = 8 * kTiles;
+  static constexpr int kLeastTiles = divide_up(divide_up(kRows, 8), kBlocks);  // of a block
+  static constexpr int kGroups = divide_up(kLeastTiles, kMostTiles);
+  static constexpr int kTiles = divide_up(kLeastTiles, kGroups);  // of a group
+  static constexpr int kGroupRows = 8 * kTiles;
   static constexpr int kSteps = Columns<kColumns>::kSteps;
-  static constexpr int kFragments = kTiles * kSteps;  // of a warp
+  static constexpr int kFragments = kTiles * kSteps;  // of a warp and a group
   static constexpr int kChunks = divide_up(kFragments, kChunk);
 };
 
@@ -54,8 +58,35 @@ ONEKERNEL_DEVICE void store_sum(const MatrixD& sum, float* sums, int tile) {
   if (group == 0) sums[(8 * tile + lane_index() / 4) * kSumStride + warp_index()] = row;
 }
 
+// The parts of a warp's span: in registers where several tiles need them.
+template <class M>
+struct Operand {
+  static constexpr bool kKept = M::kTiles > 1 && M::kSteps <= 8;
+  const unsigned* parts;
+  MatrixB<bfloat16> kept[kKept ? M::kSteps : 1];
+
+  ONEKERNEL_DEVICE explicit Operand(const unsigned* parts) : parts(parts) {
+    if constexpr (kKept)
+#pragma unroll
+      for (int step = 0; step < M::kSteps; ++step) kept[step] = load_parts(parts, step);
+  }
+
+  ONEKERNEL_DEVICE MatrixB<bfloat16> at(int step) const {
+    if constexpr (kKept)
+      return kept[step];
+    else
+      return load_parts(parts, step);
+  }
+};
+
+// Two sums of a tile, so that one product need not wait for the one before.
+struct TileSum {
+  MatrixD even, odd;
+};
+
 template <class M, int kPlace = 0, class Reader>
-ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const unsigned* parts, MatrixD& sum, float* sums) {
+ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Operand<M>& operand, TileSum& sum,
+                                      float* sums) {
   if constexpr (kPlace < M::kChunks) {
     Fragment fresh[kChunk];
     if constexpr (kPlace >= Held<M>::kChunks) take_chunk<M, kPlace>(reader, fresh);
@@ -66,10 +97,14 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const unsig
       const Fragment* fragment = &fresh[i];
       if constexpr (kPlace < Held<M>::kChunks) fragment = &held.at[kPlace][i];
       if (step == 0) sum = {};
-      multiply_add(sum, *fragment, load_parts(parts, step));
-      if (step == M::kSteps - 1) store_sum(sum, sums, number / M::kSteps);
+      multiply_add(step % 2 == 0 ? sum.even : sum.odd, *fragment, operand.at(step));
+      if (step == M::kSteps - 1) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) sum.even.at[v] += sum.odd.at[v];
+        store_sum(sum.even, sums, number / M::kSteps);
+      }
     }
-    multiply_chunks<M, kPlace + 1>(reader, held, parts, sum, sums);
+    multiply_chunks<M, kPlace + 1>(reader, held, operand, sum, sums);
   }
 }
 
@@ -154,29 +189,46 @@ struct PublishGated {
 };
 
 // ---- the phase
-template <class M, class Memory, class Reader, class Input, class Finish>
-ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Reader& reader, Input input, Finish finish) {
+
+// When the warps of a block begin to wait for others, for whom it is no use to be asked at once.
+struct Patience {
+  unsigned since = 0;
+};
+
+template <int kTicks, class M, class Memory, class Reader, class Input, class Finish>
+ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience& patience, Reader& reader, Input input,
+                              Finish finish) {
+  constexpr int kFinishers = divide_up(M::kGroupRows, kWarpLanes);  // warps
   Held<M> held;
   hold_chunks<M>(reader, held);
   input.prefetch();
 
   float values[Columns<M::kColumns>::kQuads][4];
+  let_pass(patience.since, kTicks);
   const float squares = warp_sum(input.await(values));
 
   unsigned* parts = memory.parts[warp_index()];
   store_parts<M::kColumns>(parts, values);
   if (lane_index() == 0) memory.squares[turn][warp_index()] = squares;
   warp_barrier();
-  MatrixD sum;
-  multiply_chunks<M>(reader, held, parts, sum, memory.sums[turn]);
-  workers_barrier();
+  const Operand<M> operand(parts);
+  float factor = 1.0f;
+  for (int group = 0; group < M::kGroups; ++group) {
+    if (group > 0) hold_chunks<M>(reader, held);
+    TileSum sum;
+    multiply_chunks<M>(reader, held, operand, sum, memory.sums[turn]);
+    workers_barrier();
 
-  constexpr int kRounded = divide_up(M::kBlockRows, kWarpLanes) * kWarpLanes;
-  const float factor = input.factor(memory.squares[turn]);
-  for (int place = threadIdx.x; place < kRounded; place += kWorkers) {
-    const int row = blockIdx.x * M::kBlockRows + place;
-    const bool inside = place < M::kBlockRows && row < M::kRows;
-    finish(inside, row, inside ? sum_of_warps(memory.sums[turn] + place * kSumStride) * factor : 0.0f);
+    if (group == 0) factor = input.factor(memory.squares[turn]);
+    if (warp_index() < kFinishers) {
+      const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + threadIdx.x;
+      const bool inside = threadIdx.x < M::kGroupRows && row < M::kRows;
+      finish(inside, row, inside ? sum_of_warps(memory.sums[turn] + threadIdx.x * kSumStride) * factor : 0.0f);
+    }
+    // The others begin with the next phase when the results are on their way.
+    if (kFinishers < kWarps && warp_index() < kFinishers) named_barrier_arrive(2, kWorkers);
+    if (kFinishers < kWarps && warp_index() >= kFinishers) named_barrier(2, kWorkers);
+    turn ^= 1;
   }
-  turn ^= 1;
+  patience.since = clock_ticks();
 }

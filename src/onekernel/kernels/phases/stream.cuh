@@ -44,26 +44,33 @@ struct Turn {
   }
 };
 
-// The warp that copies; one lane of it does.
-template <int kSlots, int kAhead>
+// The warp that copies; one lane of it does. More than kAhead chunks on their way, or all pieces of a chunk at once,
+// would delay what blocks give to each other: pieces are kPace cycles apart.
+template <int kSlots, int kAhead, int kPiece, int kPace>
 struct Writer {
   Ring<kSlots>& ring;
   Turn<kSlots> turn, oldest;
   int flying = 0;
+  unsigned last = 0;
 
-  // Copy the next matrix; returns where the stream goes on.
+  // Copy the next chunks of a matrix; returns where the stream goes on.
   template <int kFragments>
   ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from) {
     for (int left = kFragments; left > 0; left -= kChunk) {
       const int bytes = (left < kChunk ? left : kChunk) * kFragmentBytes * kWarps;
-      if (flying == kAhead) {  // more under way would delay what blocks give to each other
+      if (flying == kAhead) {
         mbarrier_wait(ring.full[oldest.slot], oldest.parity);
         oldest.next();
         --flying;
       }
       mbarrier_wait(ring.empty[turn.slot], turn.parity ^ 1);
       mbarrier_arrive_expecting(ring.full[turn.slot], bytes);
-      copy_bulk(ring.slot[turn.slot], from, bytes, ring.full[turn.slot]);
+      for (int at = 0; at < bytes; at += kPiece) {
+        if (kPace > 0) let_pass(last, kPace);
+        last = clock_ticks();
+        const int piece = bytes - at < kPiece ? bytes - at : kPiece;
+        copy_bulk(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot]);
+      }
       turn.next();
       ++flying;
       from += bytes;

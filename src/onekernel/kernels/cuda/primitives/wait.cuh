@@ -33,3 +33,21 @@ ONEKERNEL_DEVICE void spin_until(Condition condition, const char* what) {
 ONEKERNEL_DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+
+// Come to a barrier without waiting there: those who wait see what this thread wrote before.
+ONEKERNEL_DEVICE void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Clock cycles of this multiprocessor; they wrap.
+ONEKERNEL_DEVICE unsigned clock_ticks() {
+  unsigned ticks;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(ticks)::"memory");
+  return ticks;
+}
+
+// Let cycles pass after a time that was taken before. For pace alone: nothing may depend on it.
+ONEKERNEL_DEVICE void let_pass(unsigned since, unsigned ticks) {
+  while (clock_ticks() - since < ticks) {
+  }
+}

@@ -92,8 +92,10 @@ void cluster_barrier() {
   arrive_and_wait(self().home->cluster->barrier);
 }
 
-void named_barrier(int id, int threads) {
-  ONEKERNEL_HERE();
+namespace {
+
+// Return a named barrier, and see that all who come to it agree on its size.
+Barrier& named_barrier_of(int id, int threads) {
   if (id < 0 || id >= static_cast<int>(kNamedBarriers)) fail(format("no named barrier %d (0 to 15)", id));
   const auto most = static_cast<int>(block_size.x * block_size.y * block_size.z);
   if (threads <= 0 || threads % static_cast<int>(kWarpLanes) != 0 || threads > (most + 31) / 32 * 32)
@@ -104,7 +106,23 @@ void named_barrier(int id, int threads) {
     fail(format("named barrier %d for %d threads, but for %u threads at ", id, threads, barrier.size) +
          code(barrier.place) + ",");
   barrier.size = static_cast<unsigned>(threads);
-  arrive_and_wait(barrier);
+  return barrier;
+}
+
+}  // namespace
+
+void named_barrier(int id, int threads) {
+  ONEKERNEL_HERE();
+  arrive_and_wait(named_barrier_of(id, threads));
+}
+
+void named_barrier_arrive(int id, int threads) {
+  ONEKERNEL_HERE();
+  Barrier& barrier = named_barrier_of(id, threads);
+  const bool watched = state.launch.sanitize;
+  if (watched) gather_clock(barrier, self());
+  if (watched) barrier.present_fibres.pop_back();  // who does not wait learns nothing
+  if (arrive(barrier) && watched) spread_clocks(barrier);
 }
 
 int cluster_rank() { return static_cast<int>(self().home->rank); }
