@@ -168,12 +168,12 @@ class _Text:
         norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
         layer = f"1ll * {h.kv_heads * 2 * h.head_dim} * capacity"
         yield (
-            f"const AttendOperands<float, bfloat16> {phase.into}_operands{{{norms[0]}, {norms[1]}, "
+            f"const AttendOperands<{heads}, float, bfloat16> {phase.into}_operands{{{norms[0]}, {norms[1]}, "
             f"rotation + position * {heads}::kHeadDim, cache + layer * {layer}, capacity, position, "
             f"{float_literal(phase.epsilon)}}};"
         )
         operands = f"{phase.queries}, {phase.partials}, {phase.into}, {phase.into}_operands"
-        yield f"attend<{heads}>(memory.{phase.into}, {operands});"
+        yield f"attend<{heads}>(memory.{phase.into}, patience, {operands});"
 
     def _vector(self, vector: Vector) -> str:
         index = self._index(vector.per)

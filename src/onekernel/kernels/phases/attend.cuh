@@ -11,9 +11,11 @@ constexpr float kNever = -1e30f;  // a score that is none; minus infinity would 
 template <int kHeads_, int kKvHeads_, int kHeadDim_, int kBlocks>
 struct Heads {
   static constexpr int kHeads = kHeads_, kKvHeads = kKvHeads_, kHeadDim = kHeadDim_;
-  static constexpr int kShare = kHeads / kKvHeads;     // heads that share keys
-  static constexpr int kMembers = kBlocks / kKvHeads;  // blocks that share a head of keys
-  static constexpr int kLaneDims = kHeadDim / kWarpLanes;
+  static constexpr int kShare = kHeads / kKvHeads;      // heads that share keys
+  static constexpr int kMembers = kBlocks / kKvHeads;   // blocks that share a head of keys
+  static constexpr int kKeyLanes = 16;                  // that share a key; a warp looks at several at a time
+  static constexpr int kKeys = kWarpLanes / kKeyLanes;  // at a time
+  static constexpr int kLaneDims = kHeadDim / kKeyLanes;
   static constexpr int kHeadQuads = kHeadDim / 4;
   static constexpr int kQuads = kShare * kHeadQuads;                       // of the heads that share keys
   static constexpr int kMemberQuads = divide_up(kQuads, kMembers);         // that a block combines
@@ -33,7 +35,7 @@ struct AttendMemory {
 
 // What a layer's attention reads: weights of the norms of heads (null: none), cos and sin of this position, the cache
 // [kv_heads, capacity, 2, head_dim] of this layer.
-template <class T, class Cache>
+template <class H, class T, class Cache>
 struct AttendOperands {
   const T* query_norm;
   const T* key_norm;
@@ -42,61 +44,105 @@ struct AttendOperands {
   long long capacity;
   int position;
   float epsilon;
+
+  // The key (0) or the value (1) of a position.
+  ONEKERNEL_DEVICE Cache* at(int head, int place, int part) const {
+    return cache + ((head * capacity + place) * 2 + part) * H::kHeadDim;
+  }
 };
 
-// Norm and rotate a group of four of a query or key; the lanes of a head hold its groups in order.
-template <class H, class T>
-ONEKERNEL_DEVICE void norm_and_rotate(float (&quad)[4], int group, const T* weight, const float* rotation,
-                                      float epsilon) {
-  if (weight != nullptr) {
-    float squares = quad[0] * quad[0] + quad[1] * quad[1] + quad[2] * quad[2] + quad[3] * quad[3];
+// How a group of four of a query or key is normed and rotated; the lanes of a head hold its groups in order.
+template <class H>
+struct Turning {
+  float weight[4], cos[4], sin[4];
+
+  template <class T>
+  ONEKERNEL_DEVICE Turning(int group, const T* norm, const float* rotation) {
+    const int angle = 4 * (group % (H::kHeadQuads / 2));
+    const bool upper = group >= H::kHeadQuads / 2;
 #pragma unroll
-    for (int distance = H::kHeadQuads / 2; distance > 0; distance /= 2) squares += shuffle_xor(squares, distance);
-    const float factor = rsqrtf(squares / H::kHeadDim + epsilon);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) quad[k] *= factor * to_float(weight[4 * group + k]);
+    for (int k = 0; k < 4; ++k) {
+      weight[k] = norm != nullptr ? to_float(norm[4 * group + k]) : 1.0f;
+      cos[k] = rotation[angle + k];
+      sin[k] = upper ? rotation[H::kHeadDim / 2 + angle + k] : -rotation[H::kHeadDim / 2 + angle + k];
+    }
   }
-  const bool upper = group >= H::kHeadQuads / 2;
+
+  ONEKERNEL_DEVICE void apply(float (&quad)[4], bool normed, float epsilon) const {
+    float factor = 1.0f;
+    if (normed) {
+      float squares = quad[0] * quad[0] + quad[1] * quad[1] + quad[2] * quad[2] + quad[3] * quad[3];
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float other = shuffle_xor(quad[k], H::kHeadQuads / 2);
-    const int angle = 4 * (group % (H::kHeadQuads / 2)) + k;
-    const float cos = rotation[angle], sin = rotation[H::kHeadDim / 2 + angle];
-    quad[k] = upper ? quad[k] * cos + other * sin : quad[k] * cos - other * sin;
+      for (int distance = H::kHeadQuads / 2; distance > 0; distance /= 2) squares += shuffle_xor(squares, distance);
+      factor = rsqrtf(squares / H::kHeadDim + epsilon);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      quad[k] *= factor * weight[k];
+      quad[k] = quad[k] * cos[k] + shuffle_xor(quad[k], H::kHeadQuads / 2) * sin[k];
+    }
   }
-}
+};
 
 // Bring the queries of a block's heads, and the new key and value, into shared memory; the owner keeps those two.
 template <class H, class T, class Cache>
 ONEKERNEL_DEVICE void gather_heads(AttendMemory<H>& memory, const Exchange& qkv, int head, int member,
-                                   const AttendOperands<T, Cache>& at) {
+                                   const AttendOperands<H, T, Cache>& at) {
   constexpr int kQuads = (H::kShare + 2) * H::kHeadQuads;
   for (int first = 0; first < kQuads; first += kWorkers) {
     const int place = first + threadIdx.x, vector = place / H::kHeadQuads, group = place % H::kHeadQuads;
     if (place - lane_index() >= kQuads) break;
     const bool inside = place < kQuads, query = vector < H::kShare, key = vector == H::kShare;
+    const Turning<H> turning(group, query ? at.query_norm : at.key_norm, at.rotation);
     const int row = query ? head * H::kShare + vector : H::kHeads + head + (key ? 0 : H::kKvHeads);
     float found[1][4];
     qkv.await(row * H::kHeadDim + 4 * group, 0, inside ? 1 : 0, found);
     float (&quad)[4] = found[0];
     float turned[4] = {quad[0], quad[1], quad[2], quad[3]};
-    norm_and_rotate<H>(turned, group, query ? at.query_norm : at.key_norm, at.rotation, at.epsilon);
+    turning.apply(turned, at.query_norm != nullptr, at.epsilon);
     if (!inside) continue;
     const float scale = query ? rsqrtf(static_cast<float>(H::kHeadDim)) : 1.0f;
-    float* to = query ? memory.queries[vector] : memory.newest[key ? 0 : 1];
-    Cache* kept = at.cache + ((head * at.capacity + at.position) * 2 + (key ? 0 : 1)) * H::kHeadDim + 4 * group;
-    const bool owner = !query && at.position % H::kMembers == member;
+    float* to = (query ? memory.queries[vector] : memory.newest[key ? 0 : 1]) + 4 * group;
+    Vector<Cache, 4> rounded;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      Cache rounded;
-      from_float(query || key ? turned[k] : quad[k], rounded);
-      if (owner) kept[k] = rounded;
-      to[4 * group + k] = query ? turned[k] * scale : to_float(rounded);
+      from_float(key ? turned[k] : quad[k], rounded.at[k]);
+      to[k] = query ? turned[k] * scale : to_float(rounded.at[k]);
     }
+    if (!query && at.position % H::kMembers == member)
+      store_vector(at.at(head, at.position, key ? 0 : 1) + 4 * group, rounded);
   }
 }
 
-// What a warp has seen: for each head the largest score, the sum of exponentials, and the values under them.
+// A lane's part of a key and its value.
+template <class H, class Cache>
+struct KeyValue {
+  static constexpr int kWide = H::kLaneDims % 8 == 0 ? 8 : H::kLaneDims % 4 == 0 ? 4 : 2;
+  static constexpr int kLoads = H::kLaneDims / kWide;
+  Vector<Cache, kWide> key[kLoads], value[kLoads];
+
+  ONEKERNEL_DEVICE void load(const Cache* pair) {
+    const Cache* from = pair + lane_index() % H::kKeyLanes * H::kLaneDims;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      key[i] = load_vector<kWide>(from + i * kWide);
+      value[i] = load_vector<kWide>(from + H::kHeadDim + i * kWide);
+    }
+  }
+  ONEKERNEL_DEVICE float key_at(int d) const { return to_float(key[d / kWide].at[d % kWide]); }
+  ONEKERNEL_DEVICE float value_at(int d) const { return to_float(value[d / kWide].at[d % kWide]); }
+};
+
+// The same of the new position, in shared memory.
+template <class H>
+struct Newest {
+  const float (*pair)[H::kHeadDim];
+
+  ONEKERNEL_DEVICE float key_at(int d) const { return pair[0][lane_index() % H::kKeyLanes * H::kLaneDims + d]; }
+  ONEKERNEL_DEVICE float value_at(int d) const { return pair[1][lane_index() % H::kKeyLanes * H::kLaneDims + d]; }
+};
+
+// What the lanes of a key have seen: for each head the largest score, the sum of exponentials, the values under them.
 template <class H>
 struct Seen {
   float largest[H::kShare], sum[H::kShare], values[H::kShare][H::kLaneDims];
@@ -111,23 +157,45 @@ struct Seen {
     }
   }
 
-  template <class E>
-  ONEKERNEL_DEVICE void see(const float (&query)[H::kShare][H::kLaneDims], const E* key, const E* value) {
+  // All lanes call it; those of a key that is not there see nothing.
+  template <class Pair>
+  ONEKERNEL_DEVICE void see(const float (&query)[H::kShare][H::kLaneDims], const Pair& pair, bool there) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
       float score = 0.0f;
 #pragma unroll
-      for (int d = 0; d < H::kLaneDims; ++d) score += query[h][d] * to_float(key[d]);
-      score = warp_sum(score);
-      const float now = fmaxf(largest[h], score), before = expf(largest[h] - now), weight = expf(score - now);
+      for (int d = 0; d < H::kLaneDims; ++d) score += there ? query[h][d] * pair.key_at(d) : 0.0f;
+#pragma unroll
+      for (int distance = H::kKeyLanes / 2; distance > 0; distance /= 2) score += shuffle_xor(score, distance);
+      const float now = there ? fmaxf(largest[h], score) : largest[h];
+      const float before = expf(largest[h] - now), weight = there ? expf(score - now) : 0.0f;
       largest[h] = now;
       sum[h] = sum[h] * before + weight;
 #pragma unroll
-      for (int d = 0; d < H::kLaneDims; ++d) values[h][d] = values[h][d] * before + weight * to_float(value[d]);
+      for (int d = 0; d < H::kLaneDims; ++d)
+        values[h][d] = values[h][d] * before + (there ? weight * pair.value_at(d) : 0.0f);
     }
   }
 
+  // Merge with the lanes of another key.
+  ONEKERNEL_DEVICE void merge(int distance) {
+#pragma unroll
+    for (int h = 0; h < H::kShare; ++h) {
+      const float now = fmaxf(largest[h], shuffle_xor(largest[h], distance)), factor = expf(largest[h] - now);
+      largest[h] = now;
+      sum[h] *= factor;
+      sum[h] += shuffle_xor(sum[h], distance);
+#pragma unroll
+      for (int d = 0; d < H::kLaneDims; ++d) {
+        values[h][d] *= factor;
+        values[h][d] += shuffle_xor(values[h][d], distance);
+      }
+    }
+  }
+
+  // By the lanes of the first key.
   ONEKERNEL_DEVICE void store(float (&states)[H::kShare][H::kState]) const {
+    if (lane_index() >= H::kKeyLanes) return;
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
       if (lane_index() == 0) states[h][0] = largest[h];
@@ -138,25 +206,47 @@ struct Seen {
   }
 };
 
+// The positions before the new one that a block keeps, shared out: first over warps, then over the keys of a warp.
+template <class H, class T, class Cache>
+struct Positions {
+  const AttendOperands<H, T, Cache>& at;
+  int head, member, count;
+
+  ONEKERNEL_DEVICE Positions(const AttendOperands<H, T, Cache>& at, int head, int member)
+      : at(at), head(head), member(member) {
+    count = at.position > member ? divide_up(at.position - member, H::kMembers) : 0;
+  }
+  ONEKERNEL_DEVICE int first() const { return lane_index() / H::kKeyLanes * kWarps + warp_index(); }
+  ONEKERNEL_DEVICE bool has(int place) const { return place < count; }
+  ONEKERNEL_DEVICE void load(int place, KeyValue<H, Cache>& pair) const {
+    if (has(place)) pair.load(at.at(head, member + place * H::kMembers, 0));
+  }
+};
+
 // Let each warp see its share of the block's positions; the new one comes from shared memory.
 template <class H, class T, class Cache>
-ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, int head, int member, const AttendOperands<T, Cache>& at) {
-  const int before = at.position > member ? divide_up(at.position - member, H::kMembers) : 0;
-  const int count = before + (at.position % H::kMembers == member ? 1 : 0);
-  const int dim = lane_index() * H::kLaneDims;
+ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H, T, Cache>& positions,
+                                    KeyValue<H, Cache>& pair) {
   float query[H::kShare][H::kLaneDims];
 #pragma unroll
   for (int h = 0; h < H::kShare; ++h)
 #pragma unroll
-    for (int d = 0; d < H::kLaneDims; ++d) query[h][d] = memory.queries[h][dim + d];
+    for (int d = 0; d < H::kLaneDims; ++d)
+      query[h][d] = memory.queries[h][lane_index() % H::kKeyLanes * H::kLaneDims + d];
   Seen<H> seen;
-  for (int i = warp_index(); i < count; i += kWarps) {
-    const Cache* key =
-        at.cache + (head * at.capacity + member + static_cast<long long>(i) * H::kMembers) * 2 * H::kHeadDim;
-    if (i == before)
-      seen.see(query, memory.newest[0] + dim, memory.newest[1] + dim);
-    else
-      seen.see(query, key + dim, key + H::kHeadDim + dim);
+  constexpr int kAtOnce = H::kKeys * kWarps;
+  for (int base = 0; base < positions.count; base += kAtOnce) {
+    const int place = base + positions.first();
+    const KeyValue<H, Cache> now = pair;
+    positions.load(place + kAtOnce, pair);
+    seen.see(query, now, positions.has(place));
+  }
+  const bool owner = positions.at.position % H::kMembers == positions.member;
+  if (owner && warp_index() == positions.count % kWarps)
+    seen.see(query, Newest<H>{memory.newest}, lane_index() < H::kKeyLanes);
+  if (positions.count > kWarps) {
+#pragma unroll
+    for (int distance = H::kKeyLanes; distance < kWarpLanes; distance *= 2) seen.merge(distance);
   }
   seen.store(memory.states[warp_index()]);
 }
@@ -209,17 +299,21 @@ ONEKERNEL_DEVICE void combine_seen(const Exchange& partials, const Exchange& mix
 }
 
 template <class H, class T, class Cache>
-ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Exchange& qkv, Exchange& partials, const Exchange& mixed,
-                             const AttendOperands<T, Cache>& at) {
+ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience& patience, Exchange& qkv, Exchange& partials,
+                             const Exchange& mixed, const AttendOperands<H, T, Cache>& at) {
   const int head = blockIdx.x / H::kMembers, member = blockIdx.x % H::kMembers;
   if (head < H::kKvHeads) {
+    const Positions<H, T, Cache> positions(at, head, member);
+    KeyValue<H, Cache> pair;
+    positions.load(positions.first(), pair);  // does not depend on the new position
     gather_heads(memory, qkv, head, member, at);
     workers_barrier();
-    see_positions(memory, head, member, at);
+    see_positions(memory, positions, pair);
     workers_barrier();
     publish_seen(memory, partials, head, member);
     combine_seen<H>(partials, mixed, head, member);
   }
   qkv.end_use();
   partials.end_use();
+  patience.since = clock_ticks();
 }

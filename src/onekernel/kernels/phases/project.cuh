@@ -32,7 +32,8 @@ struct ProjectMemory {
 // Fragments that were taken from the stream before the vector was there.
 template <class M>
 struct Held {
-  static constexpr int kChunks = M::kChunks < 4 ? M::kChunks : 4;
+  static constexpr int kMost = M::kSteps >= 8 ? 3 : 4;
+  static constexpr int kChunks = M::kChunks < kMost ? M::kChunks : kMost;
   Fragment at[kChunks][kChunk];
 };
 
