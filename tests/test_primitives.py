@@ -93,6 +93,7 @@ USES: dict[str, tuple[str, str, str, int, int]] = {
     "clock_ticks": ("wait", "y[0] = clock_ticks();", r"SR_CLOCKLO", 75, 75),
     "let_pass": ("wait", "let_pass(y[0], 400);", r"SR_CLOCKLO", 75, 75),
     "spin_until": ("wait", 'spin_until([&] { return atomicAdd(y, 0) > 3; }, "three");', r"SR_GLOBALTIMER", 75, 75),
+    "spin_together": ("wait", 'spin_together([&] { return atomicAdd(y, 0) > 3; }, "three");', r"VOTE", 75, 75),
     "trap": ("wait", 'spin_until([&] { return atomicAdd(y, 0) > 3; }, "three");', r"BPT\.TRAP", 75, 75),
     "atomic_add": ("atomic", "atomic_add(y, 3); y[1] = atomic_add(y, 3);", r"RED[\s\S]*ATOM", 75, 75),
     "atomic_add float": ("atomic", "atomic_add(reinterpret_cast<float*>(y), 0.5f);", r"RED.*F32", 75, 75),
@@ -125,6 +126,11 @@ USES: dict[str, tuple[str, str, str, int, int]] = {
                  r"SYNCS\.EXCH[\s\S]*SYNCS\.ARRIVE[\s\S]*SYNCS\.PHASECHK\S*TRYWAIT", 90, 90),
     "copy_bulk": ("copy", "auto& b = shared_storage<Mbarrier>(); "
                   "mbarrier_arrive_expecting(b, 64); copy_bulk(s, y, 64, b);", r"UBLKCP", 90, 90),
+    "mbarrier_wait_together": ("copy", "auto& b = shared_storage<Mbarrier>(); mbarrier_wait_together(b, 1);",
+                               r"SYNCS\.PHASECHK\S*TRYWAIT[\s\S]*VOTE", 90, 90),
+    "copy_bulk_hinted": ("copy", "auto& b = shared_storage<Mbarrier>(); "
+                         "copy_bulk_hinted(s, y, 64, b, evict_first());", r"UBLKCP", 90, 90),
+    "evict_first": ("copy", "y[0] = evict_first() >> 32;", r"0x12f00000", 80, 80),
     "multiply_add": ("tensor_core", FRAGMENTS.replace("T>", "float16>"), r"HMMA\.16816\.F32", 75, 80),
     "multiply_add sm_75": ("tensor_core", FRAGMENTS.replace("T>", "float16>"), r"HMMA\.(1688|16816)\.F32", 75, 75),
     "multiply_add bfloat16": ("tensor_core", FRAGMENTS.replace("T>", "bfloat16>"), r"HMMA\.16816\.F32\.BF16", 80, 80),

@@ -28,13 +28,13 @@ PARAMETERS = (
 )
 
 
-def kernel_request(layout: Layout, arch: str) -> KernelRequest:
+def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> KernelRequest:
     """Write the kernel of a program for an architecture."""
     return KernelRequest(
         layout.program.name, arch, PARAMETERS, WORKERS + (32 if layout.schedule.slots else 0),
         headers=("phases/attend.cuh", "phases/choose.cuh"),
         constants=(("kBlocks", layout.schedule.blocks), ("kWidth", layout.program.width)),
-        body=tuple(Line(text) for text in _Text(layout).lines()),
+        body=tuple(Line(text) for text in _Text(layout, traced).lines()),
         cooperative=True, shared=layout.shared_bytes, min_blocks=1,
     )  # fmt: skip
 
@@ -42,8 +42,9 @@ def kernel_request(layout: Layout, arch: str) -> KernelRequest:
 class _Text:
     """Writes the lines of a body."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout, self.program, self.schedule = layout, layout.program, layout.schedule
+    def __init__(self, layout: Layout, traced: bool) -> None:
+        self.layout, self.program, self.schedule, self.traced = layout, layout.program, layout.schedule, traced
+        self.number = 0
         self.attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
 
     def lines(self) -> Iterator[str]:
@@ -51,6 +52,9 @@ class _Text:
         yield from self._begin()
         for line in self._nest(self.program.body, self._phase, "reader.begin({});"):
             yield f"  {line}"
+        if self.traced:
+            yield "  if (threadIdx.x == TracedPatience::kTracedThread)"
+            yield "    for (int i = 0; i < 64; ++i) said[4096 + blockIdx.x * 64 + i] = memory.laps[i];"
 
     def _types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
@@ -67,6 +71,8 @@ class _Text:
         for attend in self.attends:
             yield f"    AttendMemory<{_heads(attend)}> {attend.into};"
         yield "    ChooseMemory choose;"
+        if self.traced:
+            yield "    unsigned laps[64];"
         yield "  };"
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
 
@@ -95,7 +101,13 @@ class _Text:
             place = self.layout.exchanges[exchange.name]
             yield f"  Exchange {exchange.name}{{words + {place}, steps_before * {uses}u & 1u}};"
         yield "  Residual<kWidth> residual;"
-        yield "  Patience patience;"
+        if self.traced:
+            yield "  for (int i = threadIdx.x; i < 64; i += kWorkers) memory.laps[i] = 0;"
+            yield "  workers_barrier();"
+            yield "  TracedPatience patience{memory.laps};"
+            yield "  patience.last = clock_ticks();"
+        else:
+            yield "  Patience patience;"
         yield "  int turn = 0, chosen = 0;"
 
     def _uses(self, name: str) -> int:
@@ -134,6 +146,9 @@ class _Text:
             yield f"for (int group = 0; group < {matrix}::kGroups; ++group) {put}" if several else put
 
     def _phase(self, phase: Phase) -> Iterator[str]:
+        if self.traced and isinstance(phase, Project | Attend):
+            yield f"patience.base = {8 * self.number};"
+            self.number += 1
         if isinstance(phase, Embed):
             yield "const int position = first + step, token = step < prompt_length ? prompt[step] : chosen;"
             yield "residual.load(table + 1ll * token * kWidth);"
@@ -173,7 +188,7 @@ class _Text:
             f"{float_literal(phase.epsilon)}}};"
         )
         operands = f"{phase.queries}, {phase.partials}, {phase.into}, {phase.into}_operands"
-        yield f"attend<{heads}>(memory.{phase.into}, patience, {operands});"
+        yield f"attend<{heads}, {self.schedule.patience}>(memory.{phase.into}, patience, {operands});"
 
     def _vector(self, vector: Vector) -> str:
         index = self._index(vector.per)

@@ -298,21 +298,31 @@ ONEKERNEL_DEVICE void combine_seen(const Exchange& partials, const Exchange& mix
   }
 }
 
-template <class H, class T, class Cache>
-ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience& patience, Exchange& qkv, Exchange& partials,
+template <class H, int kTicks, class Patience_, class T, class Cache>
+ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, Exchange& qkv, Exchange& partials,
                              const Exchange& mixed, const AttendOperands<H, T, Cache>& at) {
   const int head = blockIdx.x / H::kMembers, member = blockIdx.x % H::kMembers;
   if (head < H::kKvHeads) {
     const Positions<H, T, Cache> positions(at, head, member);
     KeyValue<H, Cache> pair;
     positions.load(positions.first(), pair);  // does not depend on the new position
+    patience.lap(0);
+    let_pass(patience.since, kTicks);
     gather_heads(memory, qkv, head, member, at);
+    patience.lap(1);
     workers_barrier();
+    patience.lap(2);
     see_positions(memory, positions, pair);
+    patience.lap(3);
     workers_barrier();
+    patience.lap(4);
     publish_seen(memory, partials, head, member);
+    patience.lap(5);
+    let_pass(clock_ticks(), kTicks);
     combine_seen<H>(partials, mixed, head, member);
   }
+  workers_barrier();  // who has nothing to combine shall not ask for what others combine, either
+  patience.lap(6);
   qkv.end_use();
   partials.end_use();
   patience.since = clock_ticks();

@@ -20,7 +20,8 @@ struct Exchange {
     store_relaxed<4>(words + place, {{tagged(quad[0]), tagged(quad[1]), tagged(quad[2]), tagged(quad[3])}});
   }
 
-  // Wait for kQuads times four floats, at place, place + stride, ...: all are asked for at once, again and again.
+  // Wait for up to kQuads times four floats, at place, place + stride, ...: all are asked for at once, again and again.
+  // All lanes of a warp call it, each for its own.
   template <int kQuads>
   ONEKERNEL_DEVICE void await(int place, int stride, int quads, float (&values)[kQuads][4]) const {
     Vector<unsigned, 4> found[kQuads];
@@ -36,7 +37,7 @@ struct Exchange {
           for (int word = 0; word < 4; ++word) wrong |= found[i].at[word] ^ parity;
       return (wrong & 1u) == 0;
     };
-    if (quads > 0) spin_until(there, "values of other blocks");
+    spin_together(there, "values of other blocks");
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll

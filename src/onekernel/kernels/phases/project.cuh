@@ -191,22 +191,42 @@ struct PublishGated {
 
 // ---- the phase
 
-// When the warps of a block begin to wait for others, for whom it is no use to be asked at once.
+// When the warps of a block begin to wait for others, for whom it is no use to be asked at once. `lap` does nothing
+// here.
 struct Patience {
   unsigned since = 0;
+
+  ONEKERNEL_DEVICE void lap(int) {}
 };
 
-template <int kTicks, class M, class Memory, class Reader, class Input, class Finish>
-ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience& patience, Reader& reader, Input input,
+// The same, and where the time of one warp goes: cycles by the number of a lap, in shared memory.
+struct TracedPatience {
+  unsigned* laps;
+  int base = 0;
+  unsigned since = 0, last = 0;
+
+  ONEKERNEL_DEVICE void lap(int number) {
+    if (threadIdx.x != kTracedThread) return;
+    const unsigned now = clock_ticks();
+    laps[base + number] += now - last;
+    last = now;
+  }
+  static constexpr int kTracedThread = 1 * kWarpLanes;
+};
+
+template <int kTicks, class M, class Memory, class Patience_, class Reader, class Input, class Finish>
+ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, Input input,
                               Finish finish) {
   constexpr int kFinishers = divide_up(M::kGroupRows, kWarpLanes);  // warps
   Held<M> held;
   hold_chunks<M>(reader, held);
   input.prefetch();
+  patience.lap(0);
 
   float values[Columns<M::kColumns>::kQuads][4];
   let_pass(patience.since, kTicks);
   const float squares = warp_sum(input.await(values));
+  patience.lap(1);
 
   unsigned* parts = memory.parts[warp_index()];
   store_parts<M::kColumns>(parts, values);
@@ -218,7 +238,9 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience& patience, Rea
     if (group > 0) hold_chunks<M>(reader, held);
     TileSum sum;
     multiply_chunks<M>(reader, held, operand, sum, memory.sums[turn]);
+    patience.lap(2);
     workers_barrier();
+    patience.lap(3);
 
     if (group == 0) factor = input.factor(memory.squares[turn]);
     if (warp_index() < kFinishers) {
@@ -230,6 +252,7 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience& patience, Rea
     if (kFinishers < kWarps && warp_index() < kFinishers) named_barrier_arrive(2, kWorkers);
     if (kFinishers < kWarps && warp_index() >= kFinishers) named_barrier(2, kWorkers);
     turn ^= 1;
+    patience.lap(4);
   }
   patience.since = clock_ticks();
 }

@@ -52,10 +52,12 @@ struct Writer {
   Turn<kSlots> turn, oldest;
   int flying = 0;
   unsigned last = 0;
+  unsigned long long once = evict_first();  // all else that a step reads shall stay in L2
 
   // Copy the next chunks of a matrix; returns where the stream goes on.
   template <int kFragments>
   ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from) {
+#pragma unroll 1
     for (int left = kFragments; left > 0; left -= kChunk) {
       const int bytes = (left < kChunk ? left : kChunk) * kFragmentBytes * kWarps;
       if (flying == kAhead) {
@@ -69,7 +71,7 @@ struct Writer {
         if (kPace > 0) let_pass(last, kPace);
         last = clock_ticks();
         const int piece = bytes - at < kPiece ? bytes - at : kPiece;
-        copy_bulk(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot]);
+        copy_bulk_hinted(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot], once);
       }
       turn.next();
       ++flying;
@@ -89,7 +91,7 @@ struct RingReader {
 
   template <int kFragments>
   ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {
-    mbarrier_wait(ring.full[turn.slot], turn.parity);
+    mbarrier_wait_together(ring.full[turn.slot], turn.parity);
     const auto* mine = ring.slot[turn.slot] + warp_index() * kFragments * kFragmentBytes + 16 * lane_index();
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) load_fragment(mine + i * kFragmentBytes, fragments[i]);

@@ -78,22 +78,34 @@ ONEKERNEL_DEVICE void mbarrier_arrive_expecting(Mbarrier& barrier, int bytes) {
                : "memory");
 }
 
+namespace detail {
+
+ONEKERNEL_DEVICE bool phase_ended(Mbarrier& barrier, int parity) {
+  int done;
+  asm volatile(
+      "{\n\t.reg .pred done;\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
+      "selp.b32 %0, 1, 0, done;\n\t}"
+      : "=r"(done)
+      : "r"(shared_address(&barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+}  // namespace detail
+
 // Wait until the phase of this parity (0 for the first, 1 for the second, ...) has ended.
 template <int kArch = kArchitecture>
 ONEKERNEL_DEVICE void mbarrier_wait(Mbarrier& barrier, int parity) {
   static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
-  const auto ended = [&] {
-    int done;
-    asm volatile(
-        "{\n\t.reg .pred done;\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n\t"
-        "selp.b32 %0, 1, 0, done;\n\t}"
-        : "=r"(done)
-        : "r"(detail::shared_address(&barrier)), "r"(parity)
-        : "memory");
-    return done != 0;
-  };
-  spin_until(ended, "the phase of an mbarrier");
+  spin_until([&] { return detail::phase_ended(barrier, parity); }, "the phase of an mbarrier");
+}
+
+// The same by all lanes of a warp, which go on together.
+template <int kArch = kArchitecture>
+ONEKERNEL_DEVICE void mbarrier_wait_together(Mbarrier& barrier, int parity) {
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
+  spin_together([&] { return detail::phase_ended(barrier, parity); }, "the phase of an mbarrier");
 }
 
 // By one thread: start a copy that reports its bytes to the barrier. Addresses and bytes are multiples of 16.
@@ -104,4 +116,24 @@ ONEKERNEL_DEVICE void copy_bulk(void* shared, const void* global, int bytes, Mba
                    detail::shared_address(shared)),
                "l"(global), "r"(bytes), "r"(detail::shared_address(&barrier))
                : "memory");
+}
+
+// How L2 treats what is read once: it gives way to everything else. For copy_bulk_hinted.
+template <int kArch = kArchitecture>
+ONEKERNEL_DEVICE unsigned long long evict_first() {
+  static_assert(kArch >= 80, "hints for L2 need sm_80; leave them out");
+  unsigned long long hint;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(hint));
+  return hint;
+}
+
+template <int kArch = kArchitecture>
+ONEKERNEL_DEVICE void copy_bulk_hinted(void* shared, const void* global, int bytes, Mbarrier& barrier,
+                                       unsigned long long hint) {
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(detail::shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(detail::shared_address(&barrier)), "l"(hint)
+      : "memory");
 }

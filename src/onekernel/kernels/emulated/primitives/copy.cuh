@@ -46,7 +46,26 @@ ONEKERNEL_PRIMITIVE void mbarrier_wait(Mbarrier& barrier, int parity) {
 }
 
 template <int kArch = kArchitecture>
+ONEKERNEL_PRIMITIVE void mbarrier_wait_together(Mbarrier& barrier, int parity) {
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
+  machine::mbarrier_wait(&barrier, parity);
+}
+
+template <int kArch = kArchitecture>
 ONEKERNEL_PRIMITIVE void copy_bulk(void* shared, const void* global, int bytes, Mbarrier& barrier) {
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
+  machine::copy_bulk(shared, global, bytes, &barrier);
+}
+
+template <int kArch = kArchitecture>
+ONEKERNEL_PRIMITIVE unsigned long long evict_first() {
+  static_assert(kArch >= 80, "hints for L2 need sm_80; leave them out");
+  return 0;
+}
+
+template <int kArch = kArchitecture>
+ONEKERNEL_PRIMITIVE void copy_bulk_hinted(void* shared, const void* global, int bytes, Mbarrier& barrier,
+                                          unsigned long long) {
   static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
   machine::copy_bulk(shared, global, bytes, &barrier);
 }

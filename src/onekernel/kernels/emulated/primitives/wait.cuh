@@ -8,6 +8,12 @@ ONEKERNEL_PRIMITIVE void spin_until(Condition condition, const char* what) {
   machine::end_spin();
 }
 
+template <class Condition>
+ONEKERNEL_PRIMITIVE void spin_together(Condition condition, const char* what) {
+  while (machine::ballot("spin", ~0u, condition()) != ~0u) machine::poll(what);
+  machine::end_spin();
+}
+
 ONEKERNEL_PRIMITIVE void named_barrier(int id, int threads) { machine::named_barrier(id, threads); }
 
 ONEKERNEL_PRIMITIVE void named_barrier_arrive(int id, int threads) { machine::named_barrier_arrive(id, threads); }
