@@ -11,6 +11,7 @@ from onekernel.megakernel.program import (
     Exchange,
     Heads,
     Matrix,
+    Merged,
     Normed,
     Plain,
     Program,
@@ -48,8 +49,8 @@ def greedy_decoder(shape: DecoderShape) -> Program:
 
     layer = (
         Project(Matrix("qkv", wide + 2 * narrow, shape.hidden, each), normed("input_norm", "fed"), "publish", "qkv"),
-        Attend(heads, "qkv", "partials", "mixed", norms if shape.head_norms else None, shape.epsilon),
-        Project(Matrix("output", shape.hidden, wide, each), Plain("mixed"), "publish", "attended", owe=True),
+        Attend(heads, "qkv", "parts", norms if shape.head_norms else None, shape.epsilon),
+        Project(Matrix("output", shape.hidden, wide, each), Merged("parts"), "publish", "attended", owe=True),
         Project(
             Matrix("gate_up", 2 * shape.inner, shape.hidden, each), normed("post_norm", "attended"), "gate", "inner"
         ),
@@ -63,8 +64,7 @@ def greedy_decoder(shape: DecoderShape) -> Program:
     )
     exchanges = (
         Exchange("qkv", wide + 2 * narrow),
-        Exchange("partials", 0, group=True),  # its width depends on the number of blocks
-        Exchange("mixed", wide),
+        Exchange("parts", 0),
         Exchange("attended", shape.hidden),
         Exchange("inner", shape.inner),
         Exchange("fed", shape.hidden),

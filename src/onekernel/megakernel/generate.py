@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onekernel.jit.generate import float_literal
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.layout import Layout
-from onekernel.megakernel.program import Attend, Choose, Embed, Normed, Phase, Project, Repeat, Vector
+from onekernel.megakernel.program import Attend, Choose, Embed, Merged, Normed, Phase, Project, Repeat, Vector
 
 WORKERS = 256  # threads that compute; 32 more copy weights, where there is a ring
 
@@ -61,7 +61,7 @@ class _Text:
             yield f"  using {_type(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks>;"
         for attend in self.attends:
             h = attend.heads
-            yield f"  using {_heads(attend)} = Heads<{h.heads}, {h.kv_heads}, {h.head_dim}, kBlocks>;"
+            yield f"  using {_heads(attend)} = Heads<{h.heads}, {h.kv_heads}, {h.head_dim}, {self.schedule.members}>;"
         rows = max(8 * self.layout.tiling(matrix).tiles for matrix in self.layout.matrices)
         columns = max(matrix.columns for matrix in self.layout.matrices)
         yield "  struct Memory {"
@@ -69,7 +69,7 @@ class _Text:
             yield f"    Ring<{self.schedule.slots}> ring;"
         yield f"    ProjectMemory<{rows}, {columns}> project;"
         for attend in self.attends:
-            yield f"    AttendMemory<{_heads(attend)}> {attend.into};"
+            yield f"    AttendMemory<{_heads(attend)}, bfloat16> {attend.into};"
         yield "    ChooseMemory choose;"
         if self.traced:
             yield "    unsigned laps[64];"
@@ -114,7 +114,7 @@ class _Text:
         """Count how often an exchange is used in a step."""
         uses = 0
         for phase, loops in self.program.phases():
-            if name in (getattr(phase, "into", ""), getattr(phase, "partials", ""), getattr(phase, "exchange", "")):
+            if name in (getattr(phase, "into", ""), getattr(phase, "exchange", "")):
                 count = 1
                 for loop in loops:
                     count *= loop.count if isinstance(loop.count, int) else 1
@@ -167,6 +167,9 @@ class _Text:
             source = (
                 f"Normed<kWidth, float>(residual, {phase.source.owed}, {weight}, {float_literal(phase.source.epsilon)})"
             )
+        elif isinstance(phase.source, Merged):
+            attend = next(attend for attend in self.attends if attend.into == phase.source.exchange)
+            source = f"Merged<{_heads(attend)}>{{{phase.source.exchange}}}"
         else:
             source = f"Plain<{matrix}::kColumns>{{{phase.source.exchange}}}"
         finish = {"publish": f"Publish{{{phase.into}}}", "gate": f"PublishGated{{{phase.into}}}",
@@ -187,7 +190,7 @@ class _Text:
             f"rotation + position * {heads}::kHeadDim, cache + layer * {layer}, capacity, position, "
             f"{float_literal(phase.epsilon)}}};"
         )
-        operands = f"{phase.queries}, {phase.partials}, {phase.into}, {phase.into}_operands"
+        operands = f"{phase.queries}, {phase.into}, {phase.into}_operands"
         yield f"attend<{heads}, {self.schedule.patience}>(memory.{phase.into}, patience, {operands});"
 
     def _vector(self, vector: Vector) -> str:

@@ -30,6 +30,7 @@ class Schedule:
     piece: int = 8192  # bytes of a copy
     pace: int = 425  # cycles between copies, about what the memory takes for one
     patience: int = 600  # cycles before a block looks for what others make: a hop never takes less
+    members: int = 4  # blocks that share a head of keys
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,11 @@ class Layout:
         """Of that buffer."""
         return sum(vector.width * prod(self.counts[name] for name in vector.per) for vector in self.vectors)
 
-    def members(self, attend: Attend) -> int:
-        """Return how many blocks share a head of keys."""
-        return self.schedule.blocks // attend.heads.kv_heads
-
     def width(self, exchange: Exchange) -> int:
         """Return the floats of an exchange; those of attention and choice depend on the number of blocks."""
         for phase, _ in self.program.phases():
-            if isinstance(phase, Attend) and phase.partials == exchange.name:
-                return self.members(phase) * phase.heads.heads * (phase.heads.head_dim + 4)
+            if isinstance(phase, Attend) and phase.into == exchange.name:
+                return self.schedule.members * phase.heads.heads * (phase.heads.head_dim + 4)
         return exchange.width or 4 * self.schedule.blocks
 
     @cached_property

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Exchange:
-    """A vector of `width` floats that blocks give to each other; `group`: only blocks that share a head of keys do."""
+    """A vector of floats that all blocks give to each other; a width of 0 depends on the schedule."""
 
     name: str
     width: int
-    group: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,13 @@ class Plain:
 
 
 @dataclass(frozen=True)
+class Merged:
+    """Multiply the result of an attention, merged of its parts."""
+
+    exchange: str
+
+
+@dataclass(frozen=True)
 class Normed:
     """Add to the residual stream what it is owed, then multiply it under an RMSNorm."""
 
@@ -80,7 +86,7 @@ class Project:
     """
 
     matrix: Matrix
-    source: Plain | Normed
+    source: Plain | Merged | Normed
     finish: str
     into: str = ""
     owe: bool = False
@@ -88,11 +94,10 @@ class Project:
 
 @dataclass(frozen=True)
 class Attend:
-    """Attend to all positions: queries, key and value come by one exchange, parts meet in the next, then `into`."""
+    """Attend to all positions: queries, key and value come by one exchange, parts of the result go into another."""
 
     heads: Heads
     queries: str
-    partials: str
     into: str
     norms: tuple[Vector, Vector] | None
     epsilon: float

@@ -1,35 +1,37 @@
-// Attention of one new position over all before it. The blocks are shared out among the heads of keys; the blocks of a
-// head take positions in turn, so that each key is read by one block, which also wrote it. What they find meets in one
-// more exchange, in which each block combines a few dimensions.
+// Attention of one new position over all before it. Each head of keys has a few blocks, its members, which take
+// positions in turn: a key is read by one block, which also wrote it. What a member finds is a part of the result;
+// whoever needs the result merges the parts (`Merged`).
 //
-// Softmax in parts: Milakov and Gimelshein, arXiv:1805.02867; parts over blocks as in Flash-Decoding.
+// Softmax in parts: Milakov and Gimelshein, arXiv:1805.02867; parts over blocks as in Flash-Decoding. Exponentials are
+// those of 2: queries are scaled by log2(e), too.
 #pragma once
 #include "phases/project.cuh"
 
 constexpr float kNever = -1e30f;  // a score that is none; minus infinity would not survive its tag
 
-template <int kHeads_, int kKvHeads_, int kHeadDim_, int kBlocks>
+template <int kHeads_, int kKvHeads_, int kHeadDim_, int kMembers_>
 struct Heads {
   static constexpr int kHeads = kHeads_, kKvHeads = kKvHeads_, kHeadDim = kHeadDim_;
   static constexpr int kShare = kHeads / kKvHeads;      // heads that share keys
-  static constexpr int kMembers = kBlocks / kKvHeads;   // blocks that share a head of keys
+  static constexpr int kMembers = kMembers_;            // blocks that share a head of keys
   static constexpr int kKeyLanes = 16;                  // that share a key; a warp looks at several at a time
   static constexpr int kKeys = kWarpLanes / kKeyLanes;  // at a time
   static constexpr int kLaneDims = kHeadDim / kKeyLanes;
   static constexpr int kHeadQuads = kHeadDim / 4;
-  static constexpr int kQuads = kShare * kHeadQuads;                       // of the heads that share keys
-  static constexpr int kMemberQuads = divide_up(kQuads, kMembers);         // that a block combines
-  static constexpr int kState = kHeadDim + 4;                              // maximum, sum, and the values
-  static constexpr int kPartials = kKvHeads * kMembers * kShare * kState;  // floats that are exchanged
+  static constexpr int kState = kHeadDim + 4;  // maximum, sum, and the values
   static_assert(kHeadDim % kWarpLanes == 0 && kHeadDim <= 4 * kWarpLanes, "32, 64, 96 or 128 dimensions");
   static_assert((kHeadQuads & (kHeadQuads - 1)) == 0, "a power of two");
-  static_assert(kMembers >= 1, "a block for each head of keys");
+
+  // Where a member's part of a head lies in the exchange: maximum, sum, two unused floats, and the values.
+  ONEKERNEL_DEVICE static int part(int head, int member) {
+    return ((head / kShare * kMembers + member) * kShare + head % kShare) * kState;
+  }
 };
 
-template <class H>
+template <class H, class Cache>
 struct AttendMemory {
   alignas(16) float queries[H::kShare][H::kHeadDim];
-  alignas(16) float newest[2][H::kHeadDim];  // key and value
+  alignas(16) Cache newest[2][H::kHeadDim];  // key and value
   alignas(16) float states[kWarps][H::kShare][H::kState];
 };
 
@@ -86,7 +88,7 @@ struct Turning {
 
 // Bring the queries of a block's heads, and the new key and value, into shared memory; the owner keeps those two.
 template <class H, class T, class Cache>
-ONEKERNEL_DEVICE void gather_heads(AttendMemory<H>& memory, const Exchange& qkv, int head, int member,
+ONEKERNEL_DEVICE void gather_heads(AttendMemory<H, Cache>& memory, const Exchange& qkv, int head, int member,
                                    const AttendOperands<H, T, Cache>& at) {
   constexpr int kQuads = (H::kShare + 2) * H::kHeadQuads;
   for (int first = 0; first < kQuads; first += kWorkers) {
@@ -101,16 +103,17 @@ ONEKERNEL_DEVICE void gather_heads(AttendMemory<H>& memory, const Exchange& qkv,
     float turned[4] = {quad[0], quad[1], quad[2], quad[3]};
     turning.apply(turned, at.query_norm != nullptr, at.epsilon);
     if (!inside) continue;
-    const float scale = query ? rsqrtf(static_cast<float>(H::kHeadDim)) : 1.0f;
-    float* to = (query ? memory.queries[vector] : memory.newest[key ? 0 : 1]) + 4 * group;
-    Vector<Cache, 4> rounded;
+    if (query) {
+      const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(H::kHeadDim));
+      store_vector(memory.queries[vector] + 4 * group,
+                   Vector<float, 4>{{turned[0] * scale, turned[1] * scale, turned[2] * scale, turned[3] * scale}});
+    } else if (at.position % H::kMembers == member) {
+      Vector<Cache, 4> rounded;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      from_float(key ? turned[k] : quad[k], rounded.at[k]);
-      to[k] = query ? turned[k] * scale : to_float(rounded.at[k]);
-    }
-    if (!query && at.position % H::kMembers == member)
+      for (int k = 0; k < 4; ++k) from_float(key ? turned[k] : quad[k], rounded.at[k]);
+      store_vector(memory.newest[key ? 0 : 1] + 4 * group, rounded);
       store_vector(at.at(head, at.position, key ? 0 : 1) + 4 * group, rounded);
+    }
   }
 }
 
@@ -133,15 +136,6 @@ struct KeyValue {
   ONEKERNEL_DEVICE float value_at(int d) const { return to_float(value[d / kWide].at[d % kWide]); }
 };
 
-// The same of the new position, in shared memory.
-template <class H>
-struct Newest {
-  const float (*pair)[H::kHeadDim];
-
-  ONEKERNEL_DEVICE float key_at(int d) const { return pair[0][lane_index() % H::kKeyLanes * H::kLaneDims + d]; }
-  ONEKERNEL_DEVICE float value_at(int d) const { return pair[1][lane_index() % H::kKeyLanes * H::kLaneDims + d]; }
-};
-
 // What the lanes of a key have seen: for each head the largest score, the sum of exponentials, the values under them.
 template <class H>
 struct Seen {
@@ -158,8 +152,8 @@ struct Seen {
   }
 
   // All lanes call it; those of a key that is not there see nothing.
-  template <class Pair>
-  ONEKERNEL_DEVICE void see(const float (&query)[H::kShare][H::kLaneDims], const Pair& pair, bool there) {
+  template <class Cache>
+  ONEKERNEL_DEVICE void see(const float (&query)[H::kShare][H::kLaneDims], const KeyValue<H, Cache>& pair, bool there) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
       float score = 0.0f;
@@ -168,7 +162,7 @@ struct Seen {
 #pragma unroll
       for (int distance = H::kKeyLanes / 2; distance > 0; distance /= 2) score += shuffle_xor(score, distance);
       const float now = there ? fmaxf(largest[h], score) : largest[h];
-      const float before = expf(largest[h] - now), weight = there ? expf(score - now) : 0.0f;
+      const float before = exp2f(largest[h] - now), weight = there ? exp2f(score - now) : 0.0f;
       largest[h] = now;
       sum[h] = sum[h] * before + weight;
 #pragma unroll
@@ -181,7 +175,7 @@ struct Seen {
   ONEKERNEL_DEVICE void merge(int distance) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
-      const float now = fmaxf(largest[h], shuffle_xor(largest[h], distance)), factor = expf(largest[h] - now);
+      const float now = fmaxf(largest[h], shuffle_xor(largest[h], distance)), factor = exp2f(largest[h] - now);
       largest[h] = now;
       sum[h] *= factor;
       sum[h] += shuffle_xor(sum[h], distance);
@@ -198,34 +192,37 @@ struct Seen {
     if (lane_index() >= H::kKeyLanes) return;
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
-      if (lane_index() == 0) states[h][0] = largest[h];
-      if (lane_index() == 0) states[h][1] = sum[h];
+      if (lane_index() == 0) store_vector(states[h], Vector<float, 4>{{largest[h], sum[h], 0.0f, 0.0f}});
 #pragma unroll
       for (int d = 0; d < H::kLaneDims; ++d) states[h][4 + lane_index() * H::kLaneDims + d] = values[h][d];
     }
   }
 };
 
-// The positions before the new one that a block keeps, shared out: first over warps, then over the keys of a warp.
+// The positions of a member in their order, the new one the last of its owner. They are shared out first over the
+// warps, then over the keys that a warp looks at together.
 template <class H, class T, class Cache>
 struct Positions {
   const AttendOperands<H, T, Cache>& at;
-  int head, member, count;
+  int head, member, before, count;
+  static constexpr int kAtOnce = H::kKeys * kWarps;
 
   ONEKERNEL_DEVICE Positions(const AttendOperands<H, T, Cache>& at, int head, int member)
       : at(at), head(head), member(member) {
-    count = at.position > member ? divide_up(at.position - member, H::kMembers) : 0;
+    before = at.position > member ? divide_up(at.position - member, H::kMembers) : 0;
+    count = before + (at.position % H::kMembers == member ? 1 : 0);
   }
   ONEKERNEL_DEVICE int first() const { return lane_index() / H::kKeyLanes * kWarps + warp_index(); }
-  ONEKERNEL_DEVICE bool has(int place) const { return place < count; }
+
+  // Those before the new one, which may be loaded while that is waited for.
   ONEKERNEL_DEVICE void load(int place, KeyValue<H, Cache>& pair) const {
-    if (has(place)) pair.load(at.at(head, member + place * H::kMembers, 0));
+    if (place < before) pair.load(at.at(head, member + place * H::kMembers, 0));
   }
 };
 
-// Let each warp see its share of the block's positions; the new one comes from shared memory.
+// Let each warp see its share of the member's positions.
 template <class H, class T, class Cache>
-ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H, T, Cache>& positions,
+ONEKERNEL_DEVICE void see_positions(AttendMemory<H, Cache>& memory, const Positions<H, T, Cache>& positions,
                                     KeyValue<H, Cache>& pair) {
   float query[H::kShare][H::kLaneDims];
 #pragma unroll
@@ -234,16 +231,13 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H, 
     for (int d = 0; d < H::kLaneDims; ++d)
       query[h][d] = memory.queries[h][lane_index() % H::kKeyLanes * H::kLaneDims + d];
   Seen<H> seen;
-  constexpr int kAtOnce = H::kKeys * kWarps;
-  for (int base = 0; base < positions.count; base += kAtOnce) {
+  for (int base = 0; base < positions.count; base += positions.kAtOnce) {
     const int place = base + positions.first();
+    if (place == positions.before) pair.load(memory.newest[0]);
     const KeyValue<H, Cache> now = pair;
-    positions.load(place + kAtOnce, pair);
-    seen.see(query, now, positions.has(place));
+    positions.load(place + positions.kAtOnce, pair);
+    seen.see(query, now, place < positions.count);
   }
-  const bool owner = positions.at.position % H::kMembers == positions.member;
-  if (owner && warp_index() == positions.count % kWarps)
-    seen.see(query, Newest<H>{memory.newest}, lane_index() < H::kKeyLanes);
   if (positions.count > kWarps) {
 #pragma unroll
     for (int distance = H::kKeyLanes; distance < kWarpLanes; distance *= 2) seen.merge(distance);
@@ -251,61 +245,34 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H, 
   seen.store(memory.states[warp_index()]);
 }
 
-// Merge what the warps have seen, and publish it.
-template <class H>
-ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange& partials, int head, int member) {
+// Merge what the warps have seen, and publish it. Warps beyond `warps` have seen nothing.
+template <class H, class Cache>
+ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H, Cache>& memory, const Exchange& parts, int head, int member,
+                                   int warps) {
   constexpr int kGroups = H::kState / 4;
   for (int place = threadIdx.x; place < H::kShare * kGroups; place += kWorkers) {
     const int h = place / kGroups, group = place % kGroups;
     float largest = kNever, quad[4] = {};
+    for (int warp = 0; warp < warps; ++warp) largest = fmaxf(largest, memory.states[warp][h][0]);
+    for (int warp = 0; warp < warps; ++warp) {
+      const float factor = exp2f(memory.states[warp][h][0] - largest);
+      const auto state = load_vector<4>(memory.states[warp][h] + 4 * group);
 #pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) largest = fmaxf(largest, memory.states[warp][h][0]);
-#pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) {
-      const float factor = expf(memory.states[warp][h][0] - largest);
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (group > 0 || k == 1) quad[k] += factor * memory.states[warp][h][4 * group + k];
+      for (int k = 0; k < 4; ++k) quad[k] += factor * state.at[k];
     }
     if (group == 0) quad[0] = largest;
-    partials.publish(((head * H::kMembers + member) * H::kShare + h) * H::kState + 4 * group, quad);
-  }
-}
-
-// Combine this block's groups of dimensions over all blocks of the head, and publish them.
-template <class H>
-ONEKERNEL_DEVICE void combine_seen(const Exchange& partials, const Exchange& mixed, int head, int member) {
-  for (int i = warp_index(); i < H::kMemberQuads; i += kWarps) {
-    const int place = member * H::kMemberQuads + i;
-    if (place >= H::kQuads) break;
-    const int h = place / H::kHeadQuads, group = place % H::kHeadQuads;
-    float largest = kNever, sum = 0.0f, quad[4] = {};
-    for (int first = 0; first < H::kMembers; first += kWarpLanes) {
-      const int from = first + lane_index();
-      float found[2][4];
-      partials.await(((head * H::kMembers + from) * H::kShare + h) * H::kState, 4 + 4 * group,
-                     from < H::kMembers ? 2 : 0, found);
-      const float there = from < H::kMembers ? found[0][0] : kNever;
-      const float now = fmaxf(largest, warp_maximum(there)), before = expf(largest - now), factor = expf(there - now);
-      largest = now;
-      sum = sum * before + warp_sum(factor * found[0][1]);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) quad[k] = quad[k] * before + warp_sum(factor * found[1][k]);
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) quad[k] /= sum;
-    if (lane_index() == 0) mixed.publish((head * H::kShare + h) * H::kHeadDim + 4 * group, quad);
+    parts.publish(H::part(head * H::kShare + h, member) + 4 * group, quad);
   }
 }
 
 template <class H, int kTicks, class Patience_, class T, class Cache>
-ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, Exchange& qkv, Exchange& partials,
-                             const Exchange& mixed, const AttendOperands<H, T, Cache>& at) {
+ONEKERNEL_DEVICE void attend(AttendMemory<H, Cache>& memory, Patience_& patience, Exchange& qkv, const Exchange& parts,
+                             const AttendOperands<H, T, Cache>& at) {
   const int head = blockIdx.x / H::kMembers, member = blockIdx.x % H::kMembers;
   if (head < H::kKvHeads) {
     const Positions<H, T, Cache> positions(at, head, member);
     KeyValue<H, Cache> pair;
-    positions.load(positions.first(), pair);  // does not depend on the new position
+    positions.load(positions.first(), pair);
     patience.lap(0);
     let_pass(patience.since, kTicks);
     gather_heads(memory, qkv, head, member, at);
@@ -315,15 +282,68 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, Excha
     see_positions(memory, positions, pair);
     patience.lap(3);
     workers_barrier();
+    publish_seen(memory, parts, head, member, positions.count < kWarps ? positions.count : kWarps);
     patience.lap(4);
-    publish_seen(memory, partials, head, member);
-    patience.lap(5);
-    let_pass(clock_ticks(), kTicks);
-    combine_seen<H>(partials, mixed, head, member);
   }
-  workers_barrier();  // who has nothing to combine shall not ask for what others combine, either
-  patience.lap(6);
   qkv.end_use();
-  partials.end_use();
   patience.since = clock_ticks();
 }
+
+// ---- what is multiplied: the parts of all heads, merged
+template <class H>
+struct Merged {
+  static constexpr int kWidth = H::kHeads * H::kHeadDim;
+  using Place = Columns<kWidth>;
+  static constexpr int kSpanHeads = Place::kSpan / H::kHeadDim + 2;  // that a warp's columns may touch
+  static constexpr int kQuads = Place::kQuads * H::kMembers;
+  static_assert(kSpanHeads * H::kMembers <= kWarpLanes, "a lane for each part of a warp's heads");
+  Exchange& parts;
+
+  ONEKERNEL_DEVICE void prefetch() {}
+
+  // Lane by lane: the values of its groups, and the maximum and sum of one part, which it tells the others.
+  ONEKERNEL_DEVICE float await(float (&values)[Place::kQuads][4]) {
+    const int groups = Place::in_vector(), head = warp_index() * Place::kSpan / H::kHeadDim;
+    const int own_head = head + lane_index() / H::kMembers;
+    const bool tells = lane_index() < kSpanHeads * H::kMembers && own_head < H::kHeads;
+    const auto column = [](int group) { return Place::first() + 4 * kWarpLanes * group; };
+    const auto place = [&](int i) {
+      if (i == 0) return H::part(own_head, lane_index() % H::kMembers);
+      const int at = column((i - 1) / H::kMembers);
+      return H::part(at / H::kHeadDim, (i - 1) % H::kMembers) + 4 + at % H::kHeadDim;
+    };
+    float found[1 + kQuads][4];
+    parts.await_at(place, [&](int i) { return i == 0 ? tells : (i - 1) / H::kMembers < groups; }, found);
+    parts.end_use();
+#pragma unroll
+    for (int group = 0; group < Place::kQuads; ++group) {
+      const int first = group < groups ? (column(group) / H::kHeadDim - head) * H::kMembers : 0;
+      merge(found, first, 1 + group * H::kMembers, group < groups, values[group]);
+    }
+    return 0.0f;
+  }
+
+  // Merge the members' parts of one group of columns; `lane` tells of the first, `quad` holds its values.
+  ONEKERNEL_DEVICE static void merge(const float (&found)[1 + kQuads][4], int lane, int quad, bool inside,
+                                     float (&values)[4]) {
+    float largest = kNever, sum = 0.0f, factor[H::kMembers];
+#pragma unroll
+    for (int i = 0; i < H::kMembers; ++i) {
+      factor[i] = shuffle_index(found[0][0], lane + i);
+      largest = fmaxf(largest, factor[i]);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) values[k] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < H::kMembers; ++i) {
+      factor[i] = exp2f(factor[i] - largest);
+      sum += factor[i] * shuffle_index(found[0][1], lane + i);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) values[k] += factor[i] * found[quad + i][k];
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) values[k] = inside ? values[k] / sum : 0.0f;
+  }
+
+  ONEKERNEL_DEVICE float factor(const float*) const { return 1.0f; }
+};

@@ -20,19 +20,19 @@ struct Exchange {
     store_relaxed<4>(words + place, {{tagged(quad[0]), tagged(quad[1]), tagged(quad[2]), tagged(quad[3])}});
   }
 
-  // Wait for up to kQuads times four floats, at place, place + stride, ...: all are asked for at once, again and again.
-  // All lanes of a warp call it, each for its own.
-  template <int kQuads>
-  ONEKERNEL_DEVICE void await(int place, int stride, int quads, float (&values)[kQuads][4]) const {
+  // Wait for four floats at place(i), for each i below kQuads that is `wanted(i)`; the others become 0. All are asked
+  // for at once, again and again. All lanes of a warp call it, each for its own.
+  template <int kQuads, class Place, class Wanted>
+  ONEKERNEL_DEVICE void await_at(Place place, Wanted wanted, float (&values)[kQuads][4]) const {
     Vector<unsigned, 4> found[kQuads];
     const auto there = [&] {
       unsigned wrong = 0;
 #pragma unroll
       for (int i = 0; i < kQuads; ++i)
-        if (i < quads) found[i] = load_relaxed<4>(words + place + i * stride);
+        if (wanted(i)) found[i] = load_relaxed<4>(words + place(i));
 #pragma unroll
       for (int i = 0; i < kQuads; ++i)
-        if (i < quads)
+        if (wanted(i))
 #pragma unroll
           for (int word = 0; word < 4; ++word) wrong |= found[i].at[word] ^ parity;
       return (wrong & 1u) == 0;
@@ -41,7 +41,13 @@ struct Exchange {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-      for (int word = 0; word < 4; ++word) values[i][word] = i < quads ? bits_float(found[i].at[word] & ~1u) : 0.0f;
+      for (int word = 0; word < 4; ++word) values[i][word] = wanted(i) ? bits_float(found[i].at[word] & ~1u) : 0.0f;
+  }
+
+  // The same for the first `quads` at place, place + stride, ...
+  template <int kQuads>
+  ONEKERNEL_DEVICE void await(int place, int stride, int quads, float (&values)[kQuads][4]) const {
+    await_at([=](int i) { return place + i * stride; }, [=](int i) { return i < quads; }, values);
   }
 
   ONEKERNEL_DEVICE void end_use() { parity ^= 1u; }

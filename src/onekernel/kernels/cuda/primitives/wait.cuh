@@ -4,17 +4,15 @@
 
 // Longer than any kernel runs: who waits this long waits for ever, and an error is better than a hung GPU.
 constexpr unsigned long long kSpinNanoseconds = 10'000'000'000ull;
-constexpr unsigned kFreeLooks = 1024;  // between looks at the clock
+constexpr unsigned kFreeLooks = 1024;      // before the clock is read for the first time
+constexpr unsigned kMostLooks = 1u << 25;  // each takes some twenty cycles at least, one at global memory 600
 
 namespace detail {
 
-// What a long wait does from time to time, apart from the code of the wait. Returns when the wait began.
-__device__ __noinline__ unsigned long long spin_slowly(unsigned long long start) {
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  if (start == 0) return now;
-  if (now - start > kSpinNanoseconds) asm volatile("trap;");
-  return start;
+ONEKERNEL_DEVICE unsigned long long nanoseconds() {
+  unsigned long long time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
 }
 
 }  // namespace detail
@@ -25,17 +23,20 @@ template <class Condition>
 ONEKERNEL_DEVICE void spin_until(Condition condition, const char* what) {
   (void)what;
   unsigned long long start = 0;
-  for (unsigned looks = 1; !condition(); ++looks)
-    if (looks % kFreeLooks == 0) start = detail::spin_slowly(start);
+  for (unsigned looks = 0; !condition(); ++looks) {
+    if (looks < kFreeLooks) continue;
+    if (looks == kFreeLooks) start = detail::nanoseconds();
+    if (detail::nanoseconds() - start > kSpinNanoseconds) asm volatile("trap;");
+  }
 }
 
-// The same for a whole warp, which goes on together when the condition of every lane holds at the same look.
+// The same for a whole warp, which goes on together when the condition of every lane holds at the same look. It counts
+// looks, for which one register is enough: the clock would need more than a wait in the middle of a phase has.
 template <class Condition>
 ONEKERNEL_DEVICE void spin_together(Condition condition, const char* what) {
   (void)what;
-  unsigned long long start = 0;
-  for (unsigned looks = 1; !__all_sync(0xffffffffu, condition()); ++looks)
-    if (looks % kFreeLooks == 0) start = detail::spin_slowly(start);
+  for (unsigned looks = 0; !__all_sync(0xffffffffu, condition()); ++looks)
+    if (looks > kMostLooks) asm volatile("trap;");
 }
 
 // A barrier for the first `threads` threads to come, whole warps; `id` is 1 to 15. Orders memory between them.
