@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from onekernel.jit.generate import float_literal
 from onekernel.jit.request import KernelRequest, Line, Parameter
+from onekernel.megakernel.check import check
 from onekernel.megakernel.layout import Layout
 from onekernel.megakernel.program import Attend, Choose, Embed, Merged, Normed, Phase, Project, Repeat, Vector
 
@@ -29,7 +30,11 @@ PARAMETERS = (
 
 
 def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> KernelRequest:
-    """Write the kernel of a program for an architecture."""
+    """Write the kernel of a program for an architecture. Raises InvalidInput for a program that `check` refuses.
+
+    `traced`: the kernel also counts the cycles of every part of a phase, behind what it says.
+    """
+    check(layout)
     return KernelRequest(
         layout.program.name, arch, PARAMETERS, WORKERS + (32 if layout.schedule.slots else 0),
         headers=("phases/attend.cuh", "phases/choose.cuh"),
@@ -140,10 +145,7 @@ class _Text:
 
     def _put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
-            matrix = _type(phase.matrix.name)
-            put = f"from = writer.put<{matrix}::kFragments>(from);"
-            several = self.layout.tiling(phase.matrix).groups > 1
-            yield f"for (int group = 0; group < {matrix}::kGroups; ++group) {put}" if several else put
+            yield f"from = writer.put<{_type(phase.matrix.name)}>(from);"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if self.traced and isinstance(phase, Project | Attend):

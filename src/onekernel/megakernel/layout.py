@@ -47,6 +47,11 @@ class Tiling:
         return self.tiles * self.steps
 
     @property
+    def rows(self) -> int:
+        """Of a block."""
+        return 8 * self.groups * self.tiles
+
+    @property
     def bytes(self) -> int:
         """Of a block."""
         return self.groups * self.fragments * FRAGMENT_BYTES * WARPS

@@ -299,6 +299,7 @@ struct Merged {
   static_assert(kSpanHeads * H::kMembers <= kWarpLanes, "a lane for each part of a warp's heads");
   Exchange& parts;
 
+  ONEKERNEL_DEVICE void pass() { parts.end_use(); }
   ONEKERNEL_DEVICE void prefetch() {}
 
   // Lane by lane: the values of its groups, and the maximum and sum of one part, which it tells the others.

@@ -17,6 +17,12 @@ struct Matrix {
   static constexpr int kSteps = Columns<kColumns>::kSteps;
   static constexpr int kFragments = kTiles * kSteps;  // of a warp and a group
   static constexpr int kChunks = divide_up(kFragments, kChunk);
+  static constexpr int kBlockRows = kGroups * kGroupRows;
+
+  // Whether a block has rows; those without neither stream weights nor wait for what others make of theirs.
+  ONEKERNEL_DEVICE static bool here() {
+    return kBlockRows * (kBlocks - 1) < kRows || static_cast<int>(blockIdx.x) * kBlockRows < kRows;
+  }
 };
 
 constexpr int kSumStride = kWarps + 4;  // of the partial sums of a row: no two rows of a tile meet in a bank
@@ -121,6 +127,7 @@ template <int kWidth>
 struct Plain {
   Exchange& exchange;
 
+  ONEKERNEL_DEVICE void pass() { exchange.end_use(); }
   ONEKERNEL_DEVICE void prefetch() {}
 
   // Returns this lane's share of the sum of squares, if it matters.
@@ -147,6 +154,12 @@ struct Normed {
   ONEKERNEL_DEVICE Normed(Residual<kWidth>& residual, Exchange& addend, const T* weight, float epsilon)
       : residual(residual), addend(addend), weight(weight), epsilon(epsilon) {}
 
+  // A block without rows of this matrix still needs its residual stream.
+  ONEKERNEL_DEVICE void pass() {
+    if (residual.owed) residual.add(addend);
+    residual.owed = false;
+  }
+
   ONEKERNEL_DEVICE void prefetch() {
     const int quads = Place::in_vector();
 #pragma unroll
@@ -157,8 +170,7 @@ struct Normed {
   }
 
   ONEKERNEL_DEVICE float await(float (&values)[Place::kQuads][4]) {
-    if (residual.owed) residual.add(addend);
-    residual.owed = false;
+    pass();
 #pragma unroll
     for (int i = 0; i < Place::kQuads; ++i)
 #pragma unroll
@@ -218,6 +230,10 @@ template <int kTicks, class M, class Memory, class Patience_, class Reader, clas
 ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, Input input,
                               Finish finish) {
   constexpr int kFinishers = divide_up(M::kGroupRows, kWarpLanes);  // warps
+  if (!M::here()) {
+    reader.template skip<M>();
+    return input.pass();
+  }
   Held<M> held;
   hold_chunks<M>(reader, held);
   input.prefetch();

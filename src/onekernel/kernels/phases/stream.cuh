@@ -13,7 +13,7 @@ constexpr int kFragmentBytes = 16 * kWarpLanes;  // of a warp
 constexpr int kChunk = 4;                        // fragments
 constexpr int kSlotBytes = kChunk * kFragmentBytes * kWarps;
 
-// The bytes of a block for a matrix with so many fragments a warp.
+// The bytes of so many fragments for each warp.
 constexpr long long stream_bytes(int fragments) { return 1ll * fragments * kFragmentBytes * kWarps; }
 
 template <int kSlots>
@@ -54,9 +54,17 @@ struct Writer {
   unsigned last = 0;
   unsigned long long once = evict_first();  // all else that a step reads shall stay in L2
 
-  // Copy the next chunks of a matrix; returns where the stream goes on.
-  template <int kFragments>
+  // Copy a matrix (phases/project.cuh), group by group; returns where the stream goes on.
+  template <class M>
   ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from) {
+    if (!M::here()) return from + M::kGroups * stream_bytes(M::kFragments);
+#pragma unroll 1
+    for (int group = 0; group < M::kGroups; ++group) from = put_chunks<M::kFragments>(from);
+    return from;
+  }
+
+  template <int kFragments>
+  ONEKERNEL_DEVICE const unsigned char* put_chunks(const unsigned char* from) {
 #pragma unroll 1
     for (int left = kFragments; left > 0; left -= kChunk) {
       const int bytes = (left < kChunk ? left : kChunk) * kFragmentBytes * kWarps;
@@ -88,6 +96,8 @@ struct RingReader {
   Turn<kSlots> turn;
 
   ONEKERNEL_DEVICE void begin(const unsigned char*) {}  // the writer knows
+  template <class M>
+  ONEKERNEL_DEVICE void skip() {}
 
   template <int kFragments>
   ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {
@@ -112,6 +122,10 @@ struct DirectReader {
   const unsigned char* from = nullptr;
 
   ONEKERNEL_DEVICE void begin(const unsigned char* stream) { from = stream; }
+  template <class M>
+  ONEKERNEL_DEVICE void skip() {
+    from += M::kGroups * stream_bytes(M::kFragments);
+  }
 
   template <int kFragments>
   ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {

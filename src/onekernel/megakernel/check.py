@@ -1,0 +1,203 @@
+"""Proves of a program that it cannot hang, race or lose a value, whatever the blocks' speeds.
+
+All blocks run one list of events: an exchange is published, an exchange is awaited. Of that list it is proved that
+
+- nobody waits for ever: an await stands behind its publish (the block that is furthest behind can then always go on);
+- nothing is overwritten too early: who writes an exchange knows that its last values were read. Knowledge goes with
+  values: who awaits what a block published knows what that block knew then;
+- every value is read once, and fits: widths agree, what is owed to the residual stream is added before more is owed.
+
+Loops are unrolled to at most three iterations: what two neighbouring ones do to each other, all do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from onekernel.errors import InvalidInput
+from onekernel.megakernel.layout import Layout, divide_up
+from onekernel.megakernel.program import Attend, Choose, Embed, Merged, Normed, Phase, Project, Repeat
+
+_ITERATIONS = 3
+
+
+Blocks = int  # a set of blocks, a bit for each
+
+
+@dataclass(frozen=True)
+class Event:
+    """One exchange is published or awaited. `hears`: by block that awaits it, those whose values it reads."""
+
+    kind: str  # "publish" or "await"
+    exchange: str
+    blocks: range
+    hears: tuple[Blocks, ...] = ()
+
+
+def check(layout: Layout) -> None:
+    """Raise InvalidInput with the first fault of a program under a schedule."""
+    for fault in faults(layout):
+        todo = "correct the program, or give each phase as many tiles of 8 rows as there are blocks"
+        raise InvalidInput(expected="a program that cannot hang, race or lose a value", got=fault, todo=todo)
+
+
+def faults(layout: Layout) -> Iterator[str]:
+    """Yield every fault that is found."""
+    yield from _shapes(layout)
+    events = list[Event]()
+    yield from _residual(layout, list(_unroll(layout.program.body)), events)
+    yield from _order(events)
+    yield from _reuse(events)
+
+
+def _unroll(body: tuple[Phase | Repeat, ...]) -> Iterator[Phase]:
+    for item in body:
+        if isinstance(item, Repeat):
+            count = min(item.count, _ITERATIONS) if isinstance(item.count, int) else _ITERATIONS
+            for _ in range(count):
+                yield from _unroll(item.body)
+        else:
+            yield item
+
+
+def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
+    """List what a phase awaits and publishes; `owed` is what a norm adds to the residual stream before."""
+    every = range(layout.schedule.blocks)
+    all_of_all = (_set(every),) * len(every)
+    if isinstance(phase, Project):
+        having_rows = range(min(len(every), divide_up(phase.matrix.rows, layout.tiling(phase.matrix).rows)))
+        if not isinstance(phase.source, Normed):
+            yield Event("await", phase.source.exchange, having_rows, all_of_all[: len(having_rows)])
+        elif owed is not None:
+            yield Event("await", owed, every, all_of_all)
+        if phase.into:
+            yield Event("publish", phase.into, having_rows)
+    elif isinstance(phase, Attend):
+        members = range(phase.heads.kv_heads * layout.schedule.members)
+        yield Event("await", phase.queries, members, tuple(_heard(layout, phase, member) for member in members))
+        yield Event("publish", phase.into, members)
+    elif isinstance(phase, Choose):
+        yield Event("publish", phase.exchange, every)
+        yield Event("await", phase.exchange, every, all_of_all)
+
+
+def _heard(layout: Layout, attend: Attend, member: int) -> Blocks:
+    """Return the blocks that make the queries, the key and the value of a member's heads."""
+    h, head = attend.heads, member // layout.schedule.members
+    share = h.heads // h.kv_heads
+    firsts = (head * share, share), (h.heads + head, 1), (h.heads + h.kv_heads + head, 1)
+    project = next(phase for phase, _ in layout.program.phases() if getattr(phase, "into", "") == attend.queries)
+    assert isinstance(project, Project)
+    rows = layout.tiling(project.matrix).rows
+    blocks = [range(first * h.head_dim // rows, ((first + n) * h.head_dim - 1) // rows + 1) for first, n in firsts]
+    return _set(block for part in blocks for block in part)
+
+
+def _set(blocks: Iterable[int]) -> Blocks:
+    return sum(1 << block for block in set(blocks))
+
+
+def _order(events: list[Event]) -> Iterator[str]:
+    """Find awaits without a publish, and publishes that nobody awaits."""
+    full: dict[str, Event] = {}
+    for event in events:
+        if event.kind == "publish":
+            if event.exchange in full:
+                yield f"{event.exchange} published twice before it is awaited"
+            full[event.exchange] = event
+        elif full.pop(event.exchange, None) is None:
+            yield f"{event.exchange} awaited before it is published: all blocks wait for ever"
+    yield from (f"{exchange} published and not awaited" for exchange in full)
+
+
+def _reuse(events: list[Event]) -> Iterator[str]:
+    """Find exchanges that a fast block may overwrite while a slow one still reads."""
+    for number, event in enumerate(events):
+        if event.kind != "await":
+            continue
+        later = range(number + 1, len(events))
+        again = next(
+            (at for at in later if (events[at].kind, events[at].exchange) == ("publish", event.exchange)), None
+        )
+        if again is not None and not _known(event, events[number + 1 : again], events[again].blocks):
+            yield f"{event.exchange} overwritten while a block may still read it"
+
+
+def _known(read: Event, between: list[Event], writers: range) -> bool:
+    """Say whether each writer knows at the end of all readers of its values that they have read."""
+    knows = {block: 1 << block for block in read.blocks}
+    told: dict[str, dict[int, Blocks]] = {}
+    for event in between:
+        if event.kind == "publish":
+            told[event.exchange] = {block: knows.get(block, 0) for block in event.blocks}
+            continue
+        for block, hears in zip(event.blocks, event.hears, strict=True):
+            for other, known in told.get(event.exchange, {}).items():
+                if hears >> other & 1:
+                    knows[block] = knows.get(block, 0) | known
+    readers = {
+        writer: _set(block for block, hears in zip(read.blocks, read.hears, strict=True) if hears >> writer & 1)
+        for writer in writers
+    }
+    return all(readers[writer] & ~knows.get(writer, 0) == 0 for writer in writers)
+
+
+def _residual(layout: Layout, unrolled: list[Phase], events: list[Event]) -> Iterator[str]:
+    """Append all events; find what is owed to the residual stream at the wrong time, and tokens of no candidates."""
+    owed: str | None = None
+    considered = False
+    for phase in unrolled:
+        events += _events(layout, phase, owed)
+        if isinstance(phase, Project) and isinstance(phase.source, Normed):
+            if owed not in (None, phase.source.owed):
+                yield f"{owed} owed to the residual stream, {phase.source.owed} added"
+            owed = None
+        if isinstance(phase, Embed | Project) and owed is not None and (isinstance(phase, Embed) or phase.owe):
+            yield f"{owed} owed to the residual stream and never added"
+        if isinstance(phase, Embed):
+            owed = None
+        elif isinstance(phase, Project):
+            owed = phase.into if phase.owe else owed
+            considered |= phase.finish == "consider"
+        elif isinstance(phase, Choose):
+            if not considered:
+                yield "a token chosen of no candidates"
+            considered = False
+    if considered:
+        yield "candidates that nobody chooses from"
+
+
+def _shapes(layout: Layout) -> Iterator[str]:
+    """Find widths that do not agree, and weights of loops that are not around their phase."""
+    program, widths = layout.program, {exchange.name: exchange.width for exchange in layout.program.exchanges}
+    for phase, loops in program.phases():
+        around = {loop.index for loop in loops}
+        if isinstance(phase, Project):
+            rows = phase.matrix.rows // 2 if phase.finish == "gate" else phase.matrix.rows
+            if phase.into and widths.get(phase.into) != rows:
+                yield f"{phase.matrix.name} makes {rows} values, {phase.into} has {widths.get(phase.into)}"
+            width = _source_width(layout, phase)
+            if width != phase.matrix.columns:
+                yield f"{phase.matrix.name} takes {phase.matrix.columns} values, its source has {width}"
+            if not set(phase.matrix.per) <= around:
+                yield f"{phase.matrix.name} chosen by a loop that is not around it"
+        elif isinstance(phase, Attend):
+            expected = (phase.heads.heads + 2 * phase.heads.kv_heads) * phase.heads.head_dim
+            if widths.get(phase.queries) != expected:
+                yield f"heads of {expected} values, {phase.queries} has {widths.get(phase.queries)}"
+            if (asked := phase.heads.kv_heads * layout.schedule.members) > layout.schedule.blocks:
+                yield f"{asked} blocks attend, there are {layout.schedule.blocks}"
+        elif isinstance(phase, Embed) and phase.width != program.width:
+            yield f"rows of {phase.width} values for a residual stream of {program.width}"
+
+
+def _source_width(layout: Layout, phase: Project) -> int:
+    if isinstance(phase.source, Normed):
+        owed = layout.program.exchange(phase.source.owed).width
+        return layout.program.width if owed == phase.source.weight.width == layout.program.width else 0
+    if isinstance(phase.source, Merged):
+        attends = (other for other, _ in layout.program.phases() if isinstance(other, Attend))
+        heads = next(other.heads for other in attends if other.into == phase.source.exchange)
+        return heads.heads * heads.head_dim
+    return layout.program.exchange(phase.source.exchange).width
