@@ -156,3 +156,13 @@ def test_shared_storage_of_two_types_and_dynamic_storage_lie_apart() -> None:
     y = np.zeros(15, np.int32)
     small_kernel(body, shared=28).launch(y, grid=1, block=1)
     assert y.tolist() == [1] * 3 + [2] * 5 + [3] * 7
+
+
+@pytest.mark.parametrize(("last", "seen"), [(0, [-1, 7]), (1, [7, 7])])
+def test_a_block_that_lags_comes_last(last: int, seen: list[int]) -> None:
+    """Block 0 writes, block 1 looks: it sees what was written only when it is the one that lags."""
+    body = "if (blockIdx.x == 0) y[1] = 7; else y[0] = y[1];"
+    kernel = small_kernel(body, cooperative=True, order=Order.LAGGING, seed=last)
+    y = np.full(2, -1, np.int32)
+    kernel.launch(y, grid=2, block=1)
+    assert y.tolist() == seen

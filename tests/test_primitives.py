@@ -33,7 +33,7 @@ _NO_TWIN = {"rsqrtf"}  # CUDA has it built in
 
 def signatures(text: str) -> list[str]:
     """List everything that a header offers outside its helper namespaces, in one spelling."""
-    text = _HELPERS.sub("", text)
+    text = _HELPERS.sub("", text).replace("[[maybe_unused]] ", "")
     found = [
         f"{m['template'] or ''} | {m['result']} {m['name']}({' '.join(m['parameters'].split())})"
         for m in _FUNCTION.finditer(text)
@@ -129,8 +129,8 @@ USES: dict[str, tuple[str, str, str, int, int]] = {
     "mbarrier_wait_together": ("copy", "auto& b = shared_storage<Mbarrier>(); mbarrier_wait_together(b, 1);",
                                r"SYNCS\.PHASECHK\S*TRYWAIT[\s\S]*VOTE", 90, 90),
     "copy_bulk_hinted": ("copy", "auto& b = shared_storage<Mbarrier>(); "
-                         "copy_bulk_hinted(s, y, 64, b, evict_first());", r"UBLKCP", 90, 90),
-    "evict_first": ("copy", "y[0] = evict_first() >> 32;", r"0x12f00000", 80, 80),
+                         "copy_bulk_hinted(s, y, 64, b, evict_first());", r"UBLKCP\S* .*desc", 90, 90),
+    "evict_first": ("copy", "y[0] = evict_first() >> 32;", r"0x12f00000|0x120\b", 90, 90),
     "multiply_add": ("tensor_core", FRAGMENTS.replace("T>", "float16>"), r"HMMA\.16816\.F32", 75, 80),
     "multiply_add sm_75": ("tensor_core", FRAGMENTS.replace("T>", "float16>"), r"HMMA\.(1688|16816)\.F32", 75, 75),
     "multiply_add bfloat16": ("tensor_core", FRAGMENTS.replace("T>", "bfloat16>"), r"HMMA\.16816\.F32\.BF16", 80, 80),

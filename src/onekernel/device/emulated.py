@@ -26,11 +26,15 @@ RESIDENT_THREADS = 16 * 1024  # each has a stack and a guard page, of which Linu
 
 
 class Order(IntEnum):
-    """In which order ready threads (and the clusters of a grid) run."""
+    """In which order ready threads (and the clusters of a grid) run.
+
+    LAGGING: block `seed` of a cooperative launch runs only when no other can go on.
+    """
 
     ASCENDING = 0
     DESCENDING = 1
     RANDOM = 2
+    LAGGING = 3
 
 
 class EmulatedDevice:

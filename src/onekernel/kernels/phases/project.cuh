@@ -226,10 +226,23 @@ struct TracedPatience {
   static constexpr int kTracedThread = 1 * kWarpLanes;
 };
 
+// Finish the rows of a group in the first warps; the others go on when the results are on their way.
+template <class M, class Memory, class Finish>
+ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, float factor, Finish finish) {
+  constexpr int kFinishers = divide_up(M::kGroupRows, kWarpLanes);  // warps
+  const bool finishes = warp_index() < kFinishers;
+  if (finishes) {
+    const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + threadIdx.x;
+    const bool inside = threadIdx.x < M::kGroupRows && row < M::kRows;
+    finish(inside, row, inside ? sum_of_warps(memory.sums[turn] + threadIdx.x * kSumStride) * factor : 0.0f);
+  }
+  if (kFinishers < kWarps && finishes) named_barrier_arrive(2, kWorkers);
+  if (kFinishers < kWarps && !finishes) named_barrier(2, kWorkers);
+}
+
 template <int kTicks, class M, class Memory, class Patience_, class Reader, class Input, class Finish>
 ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, Input input,
                               Finish finish) {
-  constexpr int kFinishers = divide_up(M::kGroupRows, kWarpLanes);  // warps
   if (!M::here()) {
     reader.template skip<M>();
     return input.pass();
@@ -257,16 +270,8 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
     patience.lap(2);
     workers_barrier();
     patience.lap(3);
-
     if (group == 0) factor = input.factor(memory.squares[turn]);
-    if (warp_index() < kFinishers) {
-      const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + threadIdx.x;
-      const bool inside = threadIdx.x < M::kGroupRows && row < M::kRows;
-      finish(inside, row, inside ? sum_of_warps(memory.sums[turn] + threadIdx.x * kSumStride) * factor : 0.0f);
-    }
-    // The others begin with the next phase when the results are on their way.
-    if (kFinishers < kWarps && warp_index() < kFinishers) named_barrier_arrive(2, kWorkers);
-    if (kFinishers < kWarps && warp_index() >= kFinishers) named_barrier(2, kWorkers);
+    finish_group<M>(memory, turn, group, factor, finish);
     turn ^= 1;
     patience.lap(4);
   }

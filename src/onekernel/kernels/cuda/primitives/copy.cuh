@@ -121,7 +121,7 @@ ONEKERNEL_DEVICE void copy_bulk(void* shared, const void* global, int bytes, Mba
 // How L2 treats what is read once: it gives way to everything else. For copy_bulk_hinted.
 template <int kArch = kArchitecture>
 ONEKERNEL_DEVICE unsigned long long evict_first() {
-  static_assert(kArch >= 80, "hints for L2 need sm_80; leave them out");
+  static_assert(kArch >= 90, "hints of bulk copies need sm_90; use copy_async");
   unsigned long long hint;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(hint));
   return hint;

@@ -5,7 +5,7 @@
 // Longer than any kernel runs: who waits this long waits for ever, and an error is better than a hung GPU.
 constexpr unsigned long long kSpinNanoseconds = 10'000'000'000ull;
 constexpr unsigned kFreeLooks = 1024;      // before the clock is read for the first time
-constexpr unsigned kMostLooks = 1u << 25;  // each takes some twenty cycles at least, one at global memory 600
+constexpr unsigned kSpinLooks = 1u << 25;  // each takes some twenty cycles at least, one at global memory 600
 
 namespace detail {
 
@@ -36,7 +36,7 @@ template <class Condition>
 ONEKERNEL_DEVICE void spin_together(Condition condition, const char* what) {
   (void)what;
   for (unsigned looks = 0; !__all_sync(0xffffffffu, condition()); ++looks)
-    if (looks > kMostLooks) asm volatile("trap;");
+    if (looks > kSpinLooks) asm volatile("trap;");
 }
 
 // A barrier for the first `threads` threads to come, whole warps; `id` is 1 to 15. Orders memory between them.

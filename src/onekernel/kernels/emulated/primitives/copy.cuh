@@ -59,13 +59,13 @@ ONEKERNEL_PRIMITIVE void copy_bulk(void* shared, const void* global, int bytes, 
 
 template <int kArch = kArchitecture>
 ONEKERNEL_PRIMITIVE unsigned long long evict_first() {
-  static_assert(kArch >= 80, "hints for L2 need sm_80; leave them out");
+  static_assert(kArch >= 90, "hints of bulk copies need sm_90; use copy_async");
   return 0;
 }
 
 template <int kArch = kArchitecture>
 ONEKERNEL_PRIMITIVE void copy_bulk_hinted(void* shared, const void* global, int bytes, Mbarrier& barrier,
-                                          unsigned long long) {
+                                          [[maybe_unused]] unsigned long long hint) {
   static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
   machine::copy_bulk(shared, global, bytes, &barrier);
 }

@@ -21,4 +21,4 @@ ONEKERNEL_PRIMITIVE void named_barrier_arrive(int id, int threads) { machine::na
 // Time does not pass here; whoever lets it pass may be later than others in any case.
 ONEKERNEL_PRIMITIVE unsigned clock_ticks() { return 0; }
 
-ONEKERNEL_PRIMITIVE void let_pass(unsigned, unsigned) {}
+ONEKERNEL_PRIMITIVE void let_pass([[maybe_unused]] unsigned since, [[maybe_unused]] unsigned ticks) {}

@@ -1,5 +1,6 @@
 // Who runs when: warp after warp runs as far as it can, so that early warps get far ahead of late ones, the order in
-// which a missing barrier shows. The random order also lets warps stop half-way.
+// which a missing barrier shows. The random order also lets warps stop half-way. In the lagging order one block runs
+// only when no other can go on, so that all get as far ahead of it as they may.
 #pragma once
 #include <algorithm>
 
@@ -56,15 +57,22 @@ constexpr unsigned kQuietRounds = 4;  // in which nobody moves, and only then no
 // Run all resident blocks to their end.
 void run_resident(unsigned how) {
   std::vector<Warp*> all;
+  const std::size_t last = state.launch.seed % state.blocks.size();
+  std::vector<bool> lags;
   for (const auto& block : state.blocks)
-    for (Warp& warp : block->warps) all.push_back(&warp);
+    for (Warp& warp : block->warps) {
+      all.push_back(&warp);
+      lags.push_back(how == kLagging && block == state.blocks[last]);
+    }
   std::vector<unsigned> warps(all.size()), lanes(kWarpLanes);
   unsigned quiet = 0;
+  bool stuck = false;  // all but the block that lags
   for (std::size_t left = state.fibres.size(); left > 0 && !state.failed;) {
     ++state.round;
     arrange(warps, how);
     bool progress = false, spinning = false;
     for (const unsigned warp : warps) {
+      if (lags[warp] && !stuck) continue;
       arrange(lanes, how);
       for (Step step; (step = step_warp(*all[warp], lanes, left)).ran;) {
         progress |= step.progress;
@@ -73,8 +81,11 @@ void run_resident(unsigned how) {
       }
       if (state.failed) return;
     }
-    quiet = progress ? 0 : quiet + 1;
     if (!progress && land_next()) continue;
+    const bool all_ran = how != kLagging || stuck;
+    stuck = !progress;
+    if (!all_ran) continue;
+    quiet = progress ? 0 : quiet + 1;
     if (how == kRandom && next_random() % 4 == 0) land_next();
     if (!progress && (!spinning || quiet >= kQuietRounds)) report_hang();
   }

@@ -32,7 +32,7 @@ struct Launch {
   const Range* range;
 };
 
-enum Order { kAscending, kDescending, kRandom };
+enum Order { kAscending, kDescending, kRandom, kLagging };
 
 namespace {
 

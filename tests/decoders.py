@@ -1,0 +1,106 @@
+"""Small decoders with random weights, run by the generated kernel on the emulated device and by the interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from onekernel.device.emulated import EmulatedDevice
+from onekernel.jit import Kernel
+from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
+from onekernel.megakernel.generate import kernel_request
+from onekernel.megakernel.interpret import Interpreter, State, rotations
+from onekernel.megakernel.layout import Layout, Schedule
+from onekernel.megakernel.pack import pack_stream, pack_vectors
+
+CAPACITY = 48  # positions
+SHAPES = {
+    "qwen3": DecoderShape(2, 96, 160, 4, 2, 32, 300, head_norms=True),
+    "llama": DecoderShape(1, 64, 96, 3, 1, 64, 100, epsilon=1e-5, theta=1e4),
+    "wide heads": DecoderShape(2, 64, 288, 2, 2, 128, 520, head_norms=True),
+}
+
+
+@dataclass
+class Model:
+    """A shape with weights, by their names and the number of their layer."""
+
+    shape: DecoderShape
+    seed: int = 0
+    weights: dict[tuple[str, tuple[int, ...]], torch.Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def program(self) -> Any:
+        return greedy_decoder(self.shape)
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        layout = Layout(self.program, Schedule(8))
+        matrices = {matrix.name: (matrix.rows, matrix.columns) for matrix in layout.matrices}
+        vectors = {vector.name: (vector.width,) for vector in layout.vectors}
+        return {"table": (self.shape.vocab, self.shape.hidden), **matrices, **vectors}
+
+    def weight(self, name: str, index: tuple[int, ...]) -> torch.Tensor:
+        """Draw bfloat16 weights, the same each time: they depend on the name and the number alone."""
+        if (name, index) not in self.weights:
+            key = int.from_bytes(f"{self.seed} {name} {index}".encode(), "little") % 2**63
+            drawn = torch.randn(self.sizes[name], generator=torch.Generator().manual_seed(key))
+            scale = 1.0 if name == "table" else self.sizes[name][-1] ** -0.5
+            self.weights[name, index] = (1 + 0.1 * drawn if "norm" in name else drawn * scale).bfloat16()
+        return self.weights[name, index]
+
+    def interpret(self, prompt: list[int], steps: int) -> State:
+        """Run the program with float64 arrays, keys and values rounded as the cache does."""
+        rotation = rotations(CAPACITY, self.shape.head_dim, self.shape.theta).astype(np.float64)
+        weights = lambda name, index: self.weight(name, index).double().numpy()  # noqa: E731
+        return Interpreter(self.program, weights, rotation, keep=rounded).run(State(list(prompt)), steps)
+
+
+def rounded(values: Any) -> Any:
+    """Round to bfloat16."""
+    return torch.from_numpy(np.ascontiguousarray(values)).bfloat16().double().numpy()
+
+
+class Run:
+    """The kernel of a model on the emulated device, with its memory."""
+
+    def __init__(self, model: Model, schedule: Schedule, arch: str = "sm_90", **machine: Any) -> None:
+        self.model, self.layout = model, Layout(model.program, schedule)
+        self.kernel = Kernel(kernel_request(self.layout, arch), EmulatedDevice(arch, **machine))
+        self.stream = aligned(pack_stream(self.layout, model.weight).numpy().ravel())
+        self.vectors = pack_vectors(self.layout, model.weight).numpy()
+        self.table = model.weight("table", ()).contiguous()
+        self.rotation = rotations(CAPACITY, model.shape.head_dim, model.shape.theta)
+        shape = model.shape.layers, model.shape.kv_heads, CAPACITY, 2, model.shape.head_dim
+        self.cache = torch.full(shape, torch.nan, dtype=torch.bfloat16)
+        self.mail = aligned(np.full(self.layout.exchange_floats, -1, np.int32))
+        self.done = 0
+
+    def run(self, prompt: list[int], steps: int) -> list[int]:
+        """Run steps behind those before; returns what is said."""
+        said = np.full(steps, -1, np.int32)
+        self.kernel.launch(
+            self.stream, self.vectors, self.table, self.rotation, self.cache, self.mail,
+            np.array(prompt or [0], np.int32), said, len(prompt), self.done, steps, CAPACITY, self.done,
+            grid=self.layout.schedule.blocks,
+        )  # fmt: skip
+        self.done += steps
+        return [int(token) for token in said]
+
+    def exchange(self, name: str) -> Any:
+        """Return what was exchanged last, as floats."""
+        place, width = self.layout.exchanges[name], self.layout.width(self.layout.program.exchange(name))
+        return (self.mail[place : place + width] & ~np.int32(1)).view(np.float32)
+
+
+def aligned(values: Any) -> Any:
+    """Copy to an address that is a multiple of 128."""
+    memory = np.zeros(values.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 128
+    copy = memory[start : start + values.nbytes].view(values.dtype)
+    copy[:] = values
+    return copy
