@@ -177,4 +177,4 @@ def test_no_model_is_named_in_the_generator() -> None:
     text = " ".join(
         path.read_text(encoding="utf-8").lower() for path in folder.glob("*.py") if path.name != "decoder.py"
     )
-    assert not [name for name in ("qwen", "llama", "smollm", "talker", "predictor") if name in text]
+    assert not [name for name in ("qwen", "llama", "smollm", "talker", "predictor", "tts") if name in text]

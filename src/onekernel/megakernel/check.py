@@ -16,8 +16,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from onekernel.errors import InvalidInput
+from onekernel.megakernel.interpret import holds
 from onekernel.megakernel.layout import Layout, divide_up
-from onekernel.megakernel.program import Attend, Choose, Embed, Merged, Normed, Phase, Project, Repeat
+from onekernel.megakernel.program import (
+    Attend,
+    Begin,
+    Choose,
+    Given,
+    Item,
+    Merged,
+    Normed,
+    Phase,
+    Plain,
+    Project,
+    Repeat,
+    Sample,
+    When,
+)
 
 _ITERATIONS = 3
 
@@ -45,27 +60,37 @@ def check(layout: Layout) -> None:
 def faults(layout: Layout) -> Iterator[str]:
     """Yield every fault that is found."""
     yield from _shapes(layout)
-    events = list[Event]()
-    yield from _residual(layout, list(_unroll(layout.program.body)), events)
-    yield from _order(events)
-    yield from _reuse(events)
+    unrolled = {tuple(_unroll(layout.program.body, {}, first)) for first in range(_ITERATIONS)}  # the last one speaks
+    for phases in unrolled:
+        events = list[Event]()
+        yield from _residual(layout, phases, events)
+        yield from _order(events)
+        yield from _reuse(events)
 
 
-def _unroll(body: tuple[Phase | Repeat, ...]) -> Iterator[Phase]:
+def _unroll(body: tuple[Item, ...], at: dict[str, int], first: int) -> Iterator[Phase]:
+    """Yield the phases of a nest in which speech begins with iteration `first`."""
     for item in body:
         if isinstance(item, Repeat):
             count = min(item.count, _ITERATIONS) if isinstance(item.count, int) else _ITERATIONS
-            for _ in range(count):
-                yield from _unroll(item.body)
-        else:
+            for number in range(count):
+                yield from _unroll(item.body, {**at, item.index: number}, first)
+        elif not isinstance(item, When):
             yield item
+        elif holds(item.condition, at, speaks=at.get("step", 0) >= first):
+            yield from _unroll(item.body, at, first)
 
 
 def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
-    """List what a phase awaits and publishes; `owed` is what a norm adds to the residual stream before."""
+    """List what a phase awaits and publishes; `owed` is what is added to its residual stream, or dropped, before."""
     every = range(layout.schedule.blocks)
     all_of_all = (_set(every),) * len(every)
-    if isinstance(phase, Project):
+    if isinstance(phase, Begin):
+        if owed is not None:
+            yield Event("await", owed, every, all_of_all)
+        if isinstance(phase.source, Given):
+            yield Event("await", phase.source.exchange, every, all_of_all)
+    elif isinstance(phase, Project):
         having_rows = range(min(len(every), divide_up(phase.matrix.rows, layout.tiling(phase.matrix).rows)))
         if not isinstance(phase.source, Normed):
             yield Event("await", phase.source.exchange, having_rows, all_of_all[: len(having_rows)])
@@ -79,6 +104,8 @@ def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
         yield Event("publish", phase.into, members)
     elif isinstance(phase, Choose):
         yield Event("publish", phase.exchange, every)
+        yield Event("await", phase.exchange, every, all_of_all)
+    elif isinstance(phase, Sample):
         yield Event("await", phase.exchange, every, all_of_all)
 
 
@@ -143,22 +170,20 @@ def _known(read: Event, between: list[Event], writers: range) -> bool:
     return all(readers[writer] & ~knows.get(writer, 0) == 0 for writer in writers)
 
 
-def _residual(layout: Layout, unrolled: list[Phase], events: list[Event]) -> Iterator[str]:
-    """Append all events; find what is owed to the residual stream at the wrong time, and tokens of no candidates."""
-    owed: str | None = None
+def _residual(layout: Layout, phases: Iterable[Phase], events: list[Event]) -> Iterator[str]:
+    """Append all events; find what is owed to a residual stream at the wrong time, and tokens of no candidates."""
+    debts: dict[str, str] = {}  # by stream
     considered = False
-    for phase in unrolled:
+    for phase in phases:
+        stream, named = _settles(phase)
+        owed = debts.pop(stream, None)
         events += _events(layout, phase, owed)
-        if isinstance(phase, Project) and isinstance(phase.source, Normed):
-            if owed not in (None, phase.source.owed):
-                yield f"{owed} owed to the residual stream, {phase.source.owed} added"
-            owed = None
-        if isinstance(phase, Embed | Project) and owed is not None and (isinstance(phase, Embed) or phase.owe):
-            yield f"{owed} owed to the residual stream and never added"
-        if isinstance(phase, Embed):
-            owed = None
-        elif isinstance(phase, Project):
-            owed = phase.into if phase.owe else owed
+        if owed not in (None, named):
+            yield f"{owed} owed to the residual stream, {named} added"
+        if isinstance(phase, Project):
+            if phase.owe and (before := debts.get(phase.owe)) is not None:
+                yield f"{before} owed to the residual stream and never added"
+            debts |= {phase.owe: phase.into} if phase.owe else {}
             considered |= phase.finish == "consider"
         elif isinstance(phase, Choose):
             if not considered:
@@ -166,6 +191,14 @@ def _residual(layout: Layout, unrolled: list[Phase], events: list[Event]) -> Ite
             considered = False
     if considered:
         yield "candidates that nobody chooses from"
+
+
+def _settles(phase: Phase) -> tuple[str, str]:
+    """Name the stream whose debt a phase takes in, and the exchange that it takes it from."""
+    source = phase.source if isinstance(phase, Project | Begin) else None
+    if isinstance(source, Normed):
+        return source.stream, source.owed
+    return (phase.stream, phase.owed) if isinstance(phase, Begin) else ("", "")
 
 
 def _shapes(layout: Layout) -> Iterator[str]:
@@ -177,7 +210,7 @@ def _shapes(layout: Layout) -> Iterator[str]:
             rows = phase.matrix.rows // 2 if phase.finish == "gate" else phase.matrix.rows
             if phase.into and widths.get(phase.into) != rows:
                 yield f"{phase.matrix.name} makes {rows} values, {phase.into} has {widths.get(phase.into)}"
-            width = _source_width(layout, phase)
+            width = _source_width(layout, phase.source)
             if width != phase.matrix.columns:
                 yield f"{phase.matrix.name} takes {phase.matrix.columns} values, its source has {width}"
             if not set(phase.matrix.per) <= around:
@@ -188,16 +221,16 @@ def _shapes(layout: Layout) -> Iterator[str]:
                 yield f"heads of {expected} values, {phase.queries} has {widths.get(phase.queries)}"
             if (asked := phase.heads.kv_heads * layout.schedule.members) > layout.schedule.blocks:
                 yield f"{asked} blocks attend, there are {layout.schedule.blocks}"
-        elif isinstance(phase, Embed) and phase.width != program.width:
-            yield f"rows of {phase.width} values for a residual stream of {program.width}"
+        elif isinstance(phase, Sample) and widths.get(phase.exchange) != phase.vocab:
+            yield f"{phase.vocab} entries to draw from, {phase.exchange} has {widths.get(phase.exchange)}"
 
 
-def _source_width(layout: Layout, phase: Project) -> int:
-    if isinstance(phase.source, Normed):
-        owed = layout.program.exchange(phase.source.owed).width
-        return layout.program.width if owed == phase.source.weight.width == layout.program.width else 0
-    if isinstance(phase.source, Merged):
+def _source_width(layout: Layout, source: Plain | Merged | Normed) -> int:
+    if isinstance(source, Normed):
+        owed, width = layout.program.exchange(source.owed).width, layout.program.width(source.stream)
+        return width if owed == source.weight.width == width else 0
+    if isinstance(source, Merged):
         attends = (other for other, _ in layout.program.phases() if isinstance(other, Attend))
-        heads = next(other.heads for other in attends if other.into == phase.source.exchange)
+        heads = next(other.heads for other in attends if other.into == source.exchange)
         return heads.heads * heads.head_dim
-    return layout.program.exchange(phase.source.exchange).width
+    return layout.program.exchange(source.exchange).width

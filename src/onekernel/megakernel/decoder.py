@@ -1,4 +1,7 @@
-"""A decoder of the Llama and Qwen3 families as a program: RMSNorm, grouped-query attention with RoPE, SwiGLU."""
+"""Decoders as programs: of text, greedy; and of speech, a talker with a predictor of the other codes of each frame.
+
+Layers are those of the Llama and Qwen3 families: RMSNorm, grouped-query attention with RoPE, SwiGLU.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ from dataclasses import dataclass
 
 from onekernel.megakernel.program import (
     Attend,
+    Begin,
     Choose,
-    Embed,
+    CodeRow,
     Exchange,
+    FrameSum,
+    Given,
     Heads,
+    Item,
     Matrix,
     Merged,
     Normed,
@@ -17,7 +24,10 @@ from onekernel.megakernel.program import (
     Program,
     Project,
     Repeat,
+    Sample,
+    TokenRow,
     Vector,
+    When,
 )
 
 
@@ -37,37 +47,111 @@ class DecoderShape:
     theta: float = 1e6
 
 
+@dataclass(frozen=True)
+class SpeechShape:
+    """The sizes of a talker and its predictor: `places` codes a frame; of the talker's vocabulary `codes` are codes."""
+
+    talker: DecoderShape
+    predictor: DecoderShape
+    places: int
+    codes: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The layers of a decoder in a program: names begin with `prefix`, layers are counted by the loop `layer`."""
+
+    shape: DecoderShape
+    prefix: str = ""
+    layer: str = "layer"
+    position: str = ""
+
+    @property
+    def stream(self) -> str:
+        return f"{self.prefix}hidden"
+
+    def normed(self, name: str, owed: str, per: tuple[str, ...] | None = None) -> Normed:
+        vector = Vector(self.prefix + name, self.shape.hidden, (self.layer,) if per is None else per)
+        return Normed(self.stream, vector, self.prefix + owed, self.shape.epsilon)
+
+    def layers(self) -> Repeat:
+        """Return all layers; the last owes `fed` to the stream."""
+        shape, each, prefix = self.shape, (self.layer,), self.prefix
+        wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        norms = Vector(f"{prefix}query_norm", shape.head_dim, each), Vector(f"{prefix}key_norm", shape.head_dim, each)
+        qkv, parts, attended, inner, fed = (f"{prefix}{name}" for name in _EXCHANGES)
+
+        def matrix(name: str, rows: int, columns: int) -> Matrix:
+            return Matrix(prefix + name, rows, columns, each)
+
+        return Repeat(shape.layers, self.layer, (
+            Project(matrix("qkv", wide + 2 * narrow, shape.hidden), self.normed("input_norm", "fed"), "publish", qkv),
+            Attend(Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms), qkv, parts,
+                   norms if shape.head_norms else None, shape.epsilon, self.layer, self.position),
+            Project(matrix("output", shape.hidden, wide), Merged(parts), "publish", attended, owe=self.stream),
+            Project(matrix("gate_up", 2 * shape.inner, shape.hidden), self.normed("post_norm", "attended"), "gate",
+                    inner),
+            Project(matrix("down", shape.hidden, shape.inner), Plain(inner), "publish", fed, owe=self.stream),
+        ))  # fmt: skip
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        shape = self.shape
+        rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        widths = rows, 0, shape.hidden, shape.inner, shape.hidden
+        return tuple(Exchange(self.prefix + name, width) for name, width in zip(_EXCHANGES, widths, strict=True))
+
+
+_EXCHANGES = ("qkv", "parts", "attended", "inner", "fed")
+
+
 def greedy_decoder(shape: DecoderShape) -> Program:
     """Say the likeliest token at each step; the steps are counted at the launch."""
-    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms)
-    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    each = ("layer",)
-    norms = Vector("query_norm", shape.head_dim, each), Vector("key_norm", shape.head_dim, each)
-
-    def normed(name: str, owed: str, per: tuple[str, ...] = each) -> Normed:
-        return Normed(Vector(name, shape.hidden, per), owed, shape.epsilon)
-
-    layer = (
-        Project(Matrix("qkv", wide + 2 * narrow, shape.hidden, each), normed("input_norm", "fed"), "publish", "qkv"),
-        Attend(heads, "qkv", "parts", norms if shape.head_norms else None, shape.epsilon),
-        Project(Matrix("output", shape.hidden, wide, each), Merged("parts"), "publish", "attended", owe=True),
-        Project(
-            Matrix("gate_up", 2 * shape.inner, shape.hidden, each), normed("post_norm", "attended"), "gate", "inner"
-        ),
-        Project(Matrix("down", shape.hidden, shape.inner, each), Plain("inner"), "publish", "fed", owe=True),
-    )
+    stack = _Stack(shape)
+    head = Matrix("head", shape.vocab, shape.hidden)
     step = (
-        Embed(shape.vocab, shape.hidden),
-        Repeat(shape.layers, "layer", layer),
-        Project(Matrix("head", shape.vocab, shape.hidden), normed("final_norm", "fed", ()), "consider"),
+        Begin(stack.stream, TokenRow(shape.vocab), "fed"),
+        stack.layers(),
+        Project(head, stack.normed("final_norm", "fed", ()), "consider"),
         Choose("best"),
     )
-    exchanges = (
-        Exchange("qkv", wide + 2 * narrow),
-        Exchange("parts", 0),
-        Exchange("attended", shape.hidden),
-        Exchange("inner", shape.inner),
-        Exchange("fed", shape.hidden),
-        Exchange("best", 0),
-    )
-    return Program("greedy_decoder", shape.hidden, exchanges, (Repeat("steps", "step", step),))
+    exchanges = (*stack.exchanges(), Exchange("best", 0))
+    return Program("greedy_decoder", ((stack.stream, shape.hidden),), exchanges, (Repeat("steps", "step", step),))
+
+
+def speech_decoder(shape: SpeechShape) -> Program:
+    """Say frames of codes: after the talker's step the first one, then each from those before it (Qwen3-TTS)."""
+    talker = _Stack(shape.talker)
+    predictor = _Stack(shape.predictor, "sub_", "depth", "place")
+    vocab, sub_vocab = shape.talker.vocab, shape.predictor.vocab
+    tables = (vocab, *(sub_vocab,) * (shape.places - 1))
+    final = talker.normed("final_norm", "fed", ())
+    carried: tuple[Project, ...] = ()
+    begin = Begin(predictor.stream, final, "sub_fed")
+    if shape.talker.hidden != shape.predictor.hidden:
+        matrix = Matrix("projection", shape.predictor.hidden, shape.talker.hidden)
+        bias = Vector("projection_bias", shape.predictor.hidden)
+        carried = (Project(matrix, final, "publish", "carried", bias=bias),)
+        begin = Begin(predictor.stream, Given("carried"), "sub_fed")
+    head = Matrix("sub_head", sub_vocab, shape.predictor.hidden, ("place",))
+    final_of_place = predictor.normed("final_norm", "fed", ())
+    frame: tuple[Item, ...] = (
+        Project(Matrix("head", vocab, shape.talker.hidden), final, "publish", "logits"),
+        Sample("logits", vocab, codes=shape.codes, end=shape.end),
+        *carried,
+        Repeat(shape.places, "place", (
+            When("place == 0", (begin,)),
+            When("place > 0", (Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),)),
+            predictor.layers(),
+            When("place > 0", (
+                Project(head, final_of_place, "publish", "sub_logits"),
+                Sample("sub_logits", sub_vocab, place="place"),
+            )),
+        )),
+    )  # fmt: skip
+    step = Begin(talker.stream, FrameSum(tables), "fed"), talker.layers(), When("speaks", frame)
+    streams = (talker.stream, shape.talker.hidden), (predictor.stream, shape.predictor.hidden)
+    spoken = Exchange("logits", vocab), Exchange("sub_logits", sub_vocab)
+    more = (Exchange("carried", shape.predictor.hidden),) if carried else ()
+    exchanges = (*talker.exchanges(), *predictor.exchanges(), *spoken, *more)
+    return Program("speech_decoder", streams, exchanges, (Repeat("steps", "step", step),))

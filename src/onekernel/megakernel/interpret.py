@@ -9,7 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onekernel.megakernel.program import Attend, Choose, Embed, Normed, Phase, Program, Project, Repeat, Vector
+from onekernel.megakernel.program import (
+    Attend,
+    Begin,
+    Choose,
+    CodeRow,
+    FrameSum,
+    Given,
+    Item,
+    Merged,
+    Normed,
+    Phase,
+    Plain,
+    Program,
+    Project,
+    Repeat,
+    TokenRow,
+    Vector,
+    When,
+)
 
 Array = NDArray[np.float64]
 Weights = Callable[[str, tuple[int, ...]], Array]  # a matrix or vector by its name and iteration
@@ -17,21 +35,31 @@ Weights = Callable[[str, tuple[int, ...]], Array]  # a matrix or vector by its n
 
 @dataclass
 class State:
-    """What blocks know: the residual stream, what was exchanged last, keys and values, and what was said."""
+    """What blocks know: the residual streams, what was exchanged last, keys and values, and what was said.
 
-    prompt: list[int]
+    `prompt` holds tokens, or for speech rows; `text` the rows that go with later frames, the last again and again.
+    """
+
+    prompt: list[Any]
     first: int = 0
-    residual: Array = field(default_factory=lambda: np.zeros(0))
+    text: list[Array] = field(default_factory=list)
+    streams: dict[str, Array] = field(default_factory=dict)
     exchanges: dict[str, Array] = field(default_factory=dict)
-    cache: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)  # by layer and position
+    cache: dict[tuple[str, int, int], tuple[Array, Array]] = field(default_factory=dict)  # by loop, layer, position
     candidates: Array = field(default_factory=lambda: np.zeros(0))
+    codes: list[int] = field(default_factory=list)  # of the frame that is on, or of the last one
+    frames: list[list[int]] = field(default_factory=list)
     said: list[int] = field(default_factory=list)
+
+
+Choice = Callable[[Array, int, int, list[int]], int]  # of logits, for a frame and place, after the first codes said
 
 
 class Interpreter:
     """Runs a program on weights, with rotation[position] = cos, then sin, of half a head.
 
-    `keep` rounds keys and values as the cache does. `seen` is called with each phase and the state behind it.
+    `keep` rounds keys and values as the cache does, `choose` draws codes. `seen` is called with each phase and the
+    state behind it.
     """
 
     def __init__(
@@ -41,36 +69,82 @@ class Interpreter:
         rotation: Array,
         *,
         keep: Callable[[Array], Array] = lambda array: array,
+        choose: Choice = lambda logits, *_: int(np.argmax(logits)),
         seen: Callable[[Phase, dict[str, int], State], None] | None = None,
     ) -> None:
-        self.program, self.weights, self.rotation, self.keep, self.seen = program, weights, rotation, keep, seen
+        self.program, self.weights, self.rotation = program, weights, rotation
+        self.keep, self.choose, self.seen = keep, choose, seen
 
     def run(self, state: State, steps: int) -> State:
         """Run so many steps."""
-        for phase, at in _unrolled(self.program.body, {}, {"steps": steps}):
+        for phase, at in self._unrolled(self.program.body, {}, state, steps):
             self._phase(phase, at, state)
             if self.seen is not None:
                 self.seen(phase, at, state)
         return state
 
+    def _unrolled(
+        self, body: tuple[Item, ...], at: dict[str, int], state: State, steps: int
+    ) -> Iterator[tuple[Phase, dict[str, int]]]:
+        """Yield every phase as often as it runs, with the numbers of the iterations around it."""
+        for item in body:
+            if isinstance(item, Repeat):
+                for number in range(item.count if isinstance(item.count, int) else steps):
+                    yield from self._unrolled(item.body, {**at, item.index: number}, state, steps)
+            elif not isinstance(item, When):
+                yield item, at
+            elif holds(item.condition, at, speaks=at["step"] >= len(state.prompt) - 1):
+                yield from self._unrolled(item.body, at, state, steps)
+
     def _phase(self, phase: Phase, at: dict[str, int], state: State) -> None:
-        if isinstance(phase, Embed):
-            said = state.said[-1] if at["step"] >= len(state.prompt) else state.prompt[at["step"]]
-            state.residual = self.weights("table", ())[said].copy()
+        if isinstance(phase, Begin):
+            state.exchanges.pop(phase.owed, None)
+            state.streams[phase.stream] = self._begin(phase, at, state)
         elif isinstance(phase, Project):
             self._project(phase, at, state)
         elif isinstance(phase, Attend):
             self._attend(phase, at, state)
         elif isinstance(phase, Choose):
             state.said.append(int(np.argmax(state.candidates)))
+        else:
+            place = at[phase.place] if phase.place else 0
+            if place == 0:
+                state.codes = []
+                state.frames.append(state.codes)
+            before = [frame[0] for frame in state.frames[:-1]]
+            state.codes.append(self.choose(state.exchanges[phase.exchange], len(state.frames) - 1, place, before))
+
+    def _begin(self, phase: Begin, at: dict[str, int], state: State) -> Array:
+        source = phase.source
+        if isinstance(source, TokenRow):
+            said = state.said[-1] if at["step"] >= len(state.prompt) else state.prompt[at["step"]]
+            row: Array = self.weights("table", ())[said]
+            return row
+        if isinstance(source, FrameSum):
+            if at["step"] < len(state.prompt):
+                return np.asarray(state.prompt[at["step"]], np.float64)
+            rows = [self.weights("code_table", (place,))[code] for place, code in enumerate(state.codes)]
+            total: Array = np.sum(rows, axis=0) + state.text[min(len(state.frames), len(state.text)) - 1]
+            return total
+        if isinstance(source, CodeRow):
+            place = len(state.codes) - 1
+            code_row: Array = self.weights("sub_table", (place,))[state.codes[-1]]
+            return code_row
+        if isinstance(source, Given):
+            return state.exchanges.pop(source.exchange)
+        return self._source(source, at, state)
+
+    def _source(self, source: Plain | Merged | Normed, at: dict[str, int], state: State) -> Array:
+        if not isinstance(source, Normed):
+            return state.exchanges[source.exchange]
+        state.streams[source.stream] = state.streams[source.stream] + state.exchanges.pop(source.owed, 0.0)
+        return norm(state.streams[source.stream], self._vector(source.weight, at), source.epsilon)
 
     def _project(self, phase: Project, at: dict[str, int], state: State) -> None:
-        if isinstance(phase.source, Normed):
-            state.residual = state.residual + state.exchanges.pop(phase.source.owed, 0.0)
-            x = norm(state.residual, self._vector(phase.source.weight, at), phase.source.epsilon)
-        else:
-            x = state.exchanges[phase.source.exchange]
+        x = self._source(phase.source, at, state)
         y = self.weights(phase.matrix.name, tuple(at[name] for name in phase.matrix.per)) @ x
+        if phase.bias is not None:
+            y = y + self._vector(phase.bias, at)
         if phase.finish == "consider":
             state.candidates = y
         elif phase.finish == "gate":
@@ -79,7 +153,8 @@ class Interpreter:
             state.exchanges[phase.into] = y
 
     def _attend(self, phase: Attend, at: dict[str, int], state: State) -> None:
-        h, position, layer = phase.heads, state.first + at["step"], at["layer"]
+        h, layer = phase.heads, at[phase.layer]
+        position = at[phase.position] if phase.position else state.first + at["step"]
         heads = state.exchanges[phase.queries].reshape(-1, h.head_dim)
         query, key, value = np.split(heads, [h.heads, h.heads + h.kv_heads])
         if phase.norms:
@@ -88,8 +163,9 @@ class Interpreter:
                 for x, weight in zip((query, key), phase.norms, strict=True)
             )
         query, key = (rotate(x, self.rotation[position]) for x in (query, key))
-        state.cache[layer, position] = self.keep(key), self.keep(value)
-        keys, values = (np.stack([state.cache[layer, p][part] for p in range(position + 1)]) for part in (0, 1))
+        state.cache[phase.layer, layer, position] = self.keep(key), self.keep(value)
+        pairs = [state.cache[phase.layer, layer, p] for p in range(position + 1)]
+        keys, values = (np.stack([pair[part] for pair in pairs]) for part in (0, 1))
         grouped = query.reshape(h.kv_heads, -1, h.head_dim)
         scores = np.einsum("ghd,pgd->ghp", grouped, keys) * h.head_dim**-0.5
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -121,14 +197,9 @@ def rotations(positions: int, head_dim: int, theta: float) -> Any:
     return np.concatenate([np.cos(wide), np.sin(wide)], 1).astype(np.float32)
 
 
-def _unrolled(
-    body: tuple[Phase | Repeat, ...], at: dict[str, int], counts: dict[str, int]
-) -> Iterator[tuple[Phase, dict[str, int]]]:
-    """Yield every phase as often as it runs, with the numbers of the iterations around it."""
-    for item in body:
-        if isinstance(item, Repeat):
-            count = item.count if isinstance(item.count, int) else counts[item.count]
-            for number in range(count):
-                yield from _unrolled(item.body, {**at, item.index: number}, counts)
-        else:
-            yield item, at
+def holds(condition: str, at: dict[str, int], *, speaks: bool) -> bool:
+    """Say whether a condition of a program holds in an iteration."""
+    if condition == "speaks":
+        return speaks
+    name, sign, number = condition.split()
+    return at[name] == int(number) if sign == "==" else at[name] > int(number)

@@ -10,7 +10,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from onekernel.megakernel.program import Attend, Exchange, Matrix, Normed, Program, Project, Repeat, Vector
+from onekernel.megakernel.program import (
+    Attend,
+    Begin,
+    Exchange,
+    Item,
+    Matrix,
+    Normed,
+    Phase,
+    Program,
+    Project,
+    Repeat,
+    Sample,
+    Vector,
+    When,
+)
 
 WARPS, STEP, CHUNK = 8, 32, 4  # warps that compute; columns and, in a chunk, fragments
 FRAGMENT_BYTES = 16 * 32  # of a warp
@@ -142,7 +156,7 @@ class Layout:
     def exchanges(self) -> dict[str, int]:
         """Where each exchange begins in its buffer, in floats."""
         found: dict[str, int] = {}
-        start = 0
+        start = divide_up(len(self.program.exchanges), _ALIGN) * _ALIGN  # in front: what parity each has reached
         for exchange in self.program.exchanges:
             found[exchange.name] = start
             start += divide_up(self.width(exchange), _ALIGN) * _ALIGN
@@ -167,18 +181,19 @@ class Layout:
         heads = [phase.heads for phase, _ in self.program.phases() if isinstance(phase, Attend)]
         states = sum((h.heads // h.kv_heads + 2 + WARPS * h.heads // h.kv_heads) * (h.head_dim + 4) * 4 for h in heads)
         ring = self.schedule.slots * (SLOT_BYTES + 16)
-        return ring + sums + parts + states + 2048
+        seen = max((phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)), default=0) // 8
+        return ring + sums + parts + states + seen + 3072
 
 
-def _runs(body: tuple[object, ...]) -> Iterator[tuple[Matrix, ...]]:
+def _runs(body: tuple[Item, ...]) -> Iterator[tuple[Matrix, ...]]:
     """Yield matrices of one body that follow each other and are chosen by the same loops."""
     run: list[Matrix] = []
     for item in body:
         matrix = item.matrix if isinstance(item, Project) else None
-        if run and (isinstance(item, Repeat) or (matrix is not None and matrix.per != run[0].per)):
+        if run and (isinstance(item, Repeat | When) or (matrix is not None and matrix.per != run[0].per)):
             yield tuple(run)
             run = []
-        if isinstance(item, Repeat):
+        if isinstance(item, Repeat | When):
             yield from _runs(item.body)
         elif matrix is not None:
             run.append(matrix)
@@ -186,7 +201,9 @@ def _runs(body: tuple[object, ...]) -> Iterator[tuple[Matrix, ...]]:
         yield tuple(run)
 
 
-def _vectors(phase: object) -> tuple[Vector, ...]:
-    if isinstance(phase, Project) and isinstance(phase.source, Normed):
-        return (phase.source.weight,)
-    return phase.norms or () if isinstance(phase, Attend) else ()
+def _vectors(phase: Phase) -> tuple[Vector, ...]:
+    if isinstance(phase, Attend):
+        return phase.norms or ()
+    source = phase.source if isinstance(phase, Project | Begin) else None
+    found = (source.weight,) if isinstance(source, Normed) else ()
+    return (*found, phase.bias) if isinstance(phase, Project) and phase.bias is not None else found

@@ -1,7 +1,7 @@
 """A decoder as a program: a nest of phases. All blocks of a GPU run it in step, each on its share of every phase.
 
 Between phases blocks give each other vectors through exchanges. What is in no exchange, every block has for itself: the
-residual stream, the position, the token. The text of a program grows with the kinds of its phases, never with layers.
+residual streams, the position, the codes. The text of a program grows with the kinds of its phases, never with layers.
 """
 
 from __future__ import annotations
@@ -63,44 +63,81 @@ class Merged:
 
 @dataclass(frozen=True)
 class Normed:
-    """Add to the residual stream what it is owed, then multiply it under an RMSNorm."""
+    """Add to a residual stream what it is owed by an exchange, then multiply it under an RMSNorm."""
 
+    stream: str
     weight: Vector
     owed: str
     epsilon: float
 
 
 @dataclass(frozen=True)
-class Embed:
-    """Begin the residual stream with the row of the token."""
+class TokenRow:
+    """The row of the token: of the prompt, or chosen last."""
 
     rows: int
-    width: int
+
+
+@dataclass(frozen=True)
+class FrameSum:
+    """A row of the prompt; behind it, the rows of all codes of the last frame, and a row of text."""
+
+    rows: tuple[int, ...]  # of the table of each code
+
+
+@dataclass(frozen=True)
+class CodeRow:
+    """The row of the code drawn last, of the table of its place."""
+
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an exchange holds."""
+
+    exchange: str
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Begin a residual stream; from `Normed`: with another one under its norm. What `owed` still owes it is dropped."""
+
+    stream: str
+    source: TokenRow | FrameSum | CodeRow | Given | Normed
+    owed: str
 
 
 @dataclass(frozen=True)
 class Project:
     """Multiply by a matrix. `finish`: "publish" its rows, "gate" pairs of them by SwiGLU, or "consider" them as tokens.
 
-    `owe`: what is published is owed to the residual stream.
+    `owe`: the residual stream to which what is published is owed. `bias`: added to what is published.
     """
 
     matrix: Matrix
     source: Plain | Merged | Normed
     finish: str
     into: str = ""
-    owe: bool = False
+    owe: str = ""
+    bias: Vector | None = None
 
 
 @dataclass(frozen=True)
 class Attend:
-    """Attend to all positions: queries, key and value come by one exchange, parts of the result go into another."""
+    """Attend to all positions: queries, key and value come by one exchange, parts of the result go into another.
+
+    `layer`: the loop over the layers of a cache. `position`: the loop over positions, of which a cache begins anew with
+    each of the loop's runs; "" is that of the launch, whose cache goes on.
+    """
 
     heads: Heads
     queries: str
     into: str
     norms: tuple[Vector, Vector] | None
     epsilon: float
+    layer: str = "layer"
+    position: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +147,18 @@ class Choose:
     exchange: str
 
 
-Phase = Embed | Project | Attend | Choose
+@dataclass(frozen=True)
+class Sample:
+    """Draw the code of a place from logits. The first has rules: entries that are codes, one that ends, a penalty."""
+
+    exchange: str
+    vocab: int
+    place: str = ""  # the loop that counts places; "" is the first place
+    codes: int = 0
+    end: int = 0
+
+
+Phase = Begin | Project | Attend | Choose | Sample
 
 
 @dataclass(frozen=True)
@@ -119,30 +167,47 @@ class Repeat:
 
     count: int | str
     index: str
-    body: tuple[Phase | Repeat, ...]
+    body: tuple[Phase | Repeat | When, ...]
+
+
+@dataclass(frozen=True)
+class When:
+    """Run a body where a condition holds for all blocks: "speaks", behind the prompt, or "NAME > 0" of a loop."""
+
+    condition: str
+    body: tuple[Phase | Repeat | When, ...]
+
+
+Item = Phase | Repeat | When
 
 
 @dataclass(frozen=True)
 class Program:
-    """The whole: its exchanges, its nest, and the width of its residual stream."""
+    """The whole: its residual streams and their widths, its exchanges, its nest."""
 
     name: str
-    width: int
+    streams: tuple[tuple[str, int], ...]
     exchanges: tuple[Exchange, ...]
-    body: tuple[Phase | Repeat, ...]
+    body: tuple[Item, ...]
 
     def exchange(self, name: str) -> Exchange:
         """Return an exchange by its name."""
         return next(exchange for exchange in self.exchanges if exchange.name == name)
+
+    def width(self, stream: str) -> int:
+        """Return the width of a residual stream."""
+        return dict(self.streams)[stream]
 
     def phases(self) -> Iterator[tuple[Phase, tuple[Repeat, ...]]]:
         """Yield every phase once, with the loops around it, the outermost first."""
         yield from _walk(self.body, ())
 
 
-def _walk(body: tuple[Phase | Repeat, ...], loops: tuple[Repeat, ...]) -> Iterator[tuple[Phase, tuple[Repeat, ...]]]:
+def _walk(body: tuple[Item, ...], loops: tuple[Repeat, ...]) -> Iterator[tuple[Phase, tuple[Repeat, ...]]]:
     for item in body:
         if isinstance(item, Repeat):
             yield from _walk(item.body, (*loops, item))
+        elif isinstance(item, When):
+            yield from _walk(item.body, loops)
         else:
             yield item, loops

@@ -69,14 +69,26 @@ struct Residual {
   // Begin with a row of a table.
   template <class T>
   ONEKERNEL_DEVICE void load(const T* row) {
+    clear();
+    add_row(row);
+  }
+
+  // Begin with nothing, or add a row to what is there.
+  ONEKERNEL_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Place::kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) at[i][k] = 0.0f;
+    owed = false;
+  }
+  template <class T>
+  ONEKERNEL_DEVICE void add_row(const T* row) {
     const int quads = Place::in_vector();
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i) {
-      const int place = Place::first() + 4 * kWarpLanes * i;
+    for (int i = 0; i < Place::kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) at[i][k] = i < quads ? to_float(row[place + k]) : 0.0f;
-    }
-    owed = false;
+      for (int k = 0; k < 4; ++k)
+        if (i < quads) at[i][k] += to_float(row[Place::first() + 4 * kWarpLanes * i + k]);
   }
 
   ONEKERNEL_DEVICE void add(Exchange& exchange) {

@@ -191,6 +191,15 @@ struct Publish {
   }
 };
 
+struct PublishBiased {
+  const Exchange& exchange;
+  const float* bias;
+
+  ONEKERNEL_DEVICE void operator()(bool inside, int row, float value) const {
+    if (inside) exchange.publish(row, value + bias[row]);
+  }
+};
+
 // Rows 2 i and 2 i + 1 are the gate and the value of output i (SwiGLU, Shazeer, arXiv:2002.05202).
 struct PublishGated {
   const Exchange& exchange;
@@ -276,4 +285,20 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
     patience.lap(4);
   }
   patience.since = clock_ticks();
+}
+
+// Begin a stream with another one under its norm, which is done with what it was owed.
+template <class Memory, int kWidth, class T>
+ONEKERNEL_DEVICE void carry(Memory& memory, int& turn, Residual<kWidth>& to, Normed<kWidth, T> from) {
+  from.prefetch();
+  const float squares = warp_sum(from.await(to.at));
+  if (lane_index() == 0) memory.squares[turn][warp_index()] = squares;
+  workers_barrier();
+  const float factor = from.factor(memory.squares[turn]);
+#pragma unroll
+  for (int i = 0; i < Columns<kWidth>::kQuads; ++i)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) to.at[i][k] *= factor;
+  to.owed = false;
+  turn ^= 1;
 }

@@ -1,0 +1,173 @@
+// A code drawn from logits that all blocks know: penalty, suppression, temperature, top-k, a race of exponentials.
+// Every block draws for itself, and all draw the same.
+//
+// The winner of the race is the entry of the largest log(p) - log(q), q exponential. Instead of sorting for the k-th
+// largest logit, the winner of all entries is asked whether fewer than k are larger than it; if not, none that is no
+// larger can be in the top k either, and the others race again.
+#pragma once
+#include "phases/exchange.cuh"
+
+constexpr float kOut = -3.0e38f;  // below every logit
+
+// Philox4x32-10 (Salmon et al., SC 2011): four words for a counter of four and a key of two.
+struct Philox {
+  unsigned words[4];
+
+  ONEKERNEL_DEVICE Philox(unsigned c0, unsigned c1, unsigned c2, unsigned c3, unsigned k0, unsigned k1) {
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+      const unsigned long long first = 0xd2511f53ull * c0, second = 0xcd9e8d57ull * c2;
+      const unsigned one = static_cast<unsigned>(second >> 32) ^ c1 ^ k0,
+                     two = static_cast<unsigned>(first >> 32) ^ c3 ^ k1;
+      c0 = one;
+      c1 = static_cast<unsigned>(second);
+      c2 = two;
+      c3 = static_cast<unsigned>(first);
+      k0 += 0x9e3779b9u;
+      k1 += 0xbb67ae85u;
+    }
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
+  }
+
+  // -log((w + 1/2) / 2^32): from the other end where that is near 1.
+  ONEKERNEL_DEVICE float exponential(int i) const {
+    const unsigned w = words[i];
+    const bool upper = w >> 31;
+    const float share = (static_cast<float>(upper ? ~w : w) + 0.5f) * 2.3283064365386963e-10f;
+    return upper ? -log1pf(-share) : -logf(share);
+  }
+};
+
+// How a code is drawn; `draws` false: the likeliest is taken. top_k 0: of all.
+struct Draw {
+  unsigned seed_low, seed_high;
+  int frame, codebook;
+  bool draws;
+  float temperature;
+  int top_k;
+};
+
+// What may be said as the first code of a frame, and what was said before.
+struct FirstRules {
+  int codes, end;  // entries that are codes; the entry that ends speech
+  bool may_end;
+  float penalty;
+};
+struct NoRules {};
+
+template <int kMostVocab>
+struct SampleMemory {
+  float key[2][kWarps], logit[2][kWarps];
+  int token[2][kWarps];
+  float larger[2][kWarps];
+  unsigned seen[divide_up(kMostVocab, 32)];
+  int codes[16];  // of the last frame
+
+  // What a request remembers from launch to launch: its last codes, then what was said.
+  ONEKERNEL_DEVICE void load(const int* from) {
+    for (int i = threadIdx.x; i < 16; i += kWorkers) codes[i] = from[i];
+    for (int i = threadIdx.x; i < divide_up(kMostVocab, 32); i += kWorkers) seen[i] = from[16 + i];
+  }
+  ONEKERNEL_DEVICE void store(int* to) const {
+    for (int i = threadIdx.x; i < 16; i += kWorkers) to[i] = codes[i];
+    for (int i = threadIdx.x; i < divide_up(kMostVocab, 32); i += kWorkers) to[16 + i] = seen[i];
+  }
+};
+
+// An entry in the race.
+struct Runner {
+  float key = kOut, logit = kOut;
+  int token = 0x3fffffff;
+
+  ONEKERNEL_DEVICE void meet(float its_key, float its_logit, int its_token) {
+    if (its_key > key || (its_key == key && its_token < token)) {
+      key = its_key;
+      logit = its_logit;
+      token = its_token;
+    }
+  }
+  ONEKERNEL_DEVICE void reduce_warp() {
+#pragma unroll
+    for (int distance = kWarpLanes / 2; distance > 0; distance /= 2)
+      meet(shuffle_xor(key, distance), shuffle_xor(logit, distance), shuffle_xor(token, distance));
+  }
+};
+
+ONEKERNEL_DEVICE float ruled(float logit, int, const unsigned*, const NoRules&) { return logit; }
+ONEKERNEL_DEVICE float ruled(float logit, int token, const unsigned* seen, const FirstRules& rules) {
+  if (token == rules.end ? !rules.may_end : token >= rules.codes) return kOut;
+  if ((seen[token / 32] >> token % 32 & 1u) == 0) return logit;
+  return logit < 0.0f ? logit * rules.penalty : logit / rules.penalty;
+}
+
+// The winner of all threads of the block; `turn` chooses memory that nobody still reads.
+template <class Memory>
+ONEKERNEL_DEVICE Runner race(Memory& memory, int turn, Runner best) {
+  best.reduce_warp();
+  if (lane_index() == 0) {
+    memory.key[turn][warp_index()] = best.key;
+    memory.logit[turn][warp_index()] = best.logit;
+    memory.token[turn][warp_index()] = best.token;
+  }
+  workers_barrier();
+  Runner all;
+  for (int warp = 0; warp < kWarps; ++warp)
+    all.meet(memory.key[turn][warp], memory.logit[turn][warp], memory.token[turn][warp]);
+  return all;
+}
+
+template <int kVocab, class Memory, class Rules>
+ONEKERNEL_DEVICE int sample(Memory& memory, Exchange& exchange, const Draw& draw, const Rules& rules) {
+  constexpr int kQuads = divide_up(kVocab, 4 * kWorkers);
+  static_assert(kVocab % 4 == 0, "a vocabulary in groups of four");
+  const int mine = divide_up(kVocab / 4 - static_cast<int>(threadIdx.x), kWorkers);
+  float logits[kQuads][4], keys[kQuads][4];
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+    const Philox random(threadIdx.x + i * kWorkers, draw.codebook, draw.frame, 0, draw.seed_low, draw.seed_high);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) keys[i][k] = draw.draws ? logf(random.exponential(k)) : 0.0f;
+  }
+  exchange.await(4 * threadIdx.x, 4 * kWorkers, mine > 0 ? mine : 0, logits);
+  exchange.end_use();
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float logit =
+          i < mine ? ruled(logits[i][k], 4 * (threadIdx.x + i * kWorkers) + k, memory.seen, rules) : kOut;
+      logits[i][k] = logit == kOut ? kOut : draw.draws ? logit / draw.temperature : logit;
+      keys[i][k] = logits[i][k] == kOut ? kOut : logits[i][k] - keys[i][k];
+    }
+  float floor = kOut;  // entries that are no larger are out
+  for (int turn = 0;; turn ^= 1) {
+    Runner best;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (logits[i][k] > floor) best.meet(keys[i][k], logits[i][k], 4 * (threadIdx.x + i * kWorkers) + k);
+    const Runner winner = race(memory, turn, best);
+    float larger = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) larger += logits[i][k] > winner.logit ? 1.0f : 0.0f;
+    larger = warp_sum(larger);
+    if (lane_index() == 0) memory.larger[turn][warp_index()] = larger;
+    workers_barrier();
+    float count = 0.0f;
+    for (int warp = 0; warp < kWarps; ++warp) count += memory.larger[turn][warp];
+    if (!draw.draws || draw.top_k == 0 || count < draw.top_k) return winner.token;
+    floor = winner.logit;
+  }
+}
+
+// Remember that a token was said. Behind it a barrier must come before the next draw.
+template <class Memory>
+ONEKERNEL_DEVICE void remember(Memory& memory, int token) {
+  if (threadIdx.x == 0) memory.seen[token / 32] |= 1u << token % 32;
+}
