@@ -180,7 +180,9 @@ def _decoder(config: Any, vocab: int) -> DecoderShape:
 class SpeechRun:
     """The kernel of a speech model on the emulated device, with the memory of one request."""
 
-    def __init__(self, model: SpeechModel, schedule: Schedule, options: list[float], seed: int, **machine: Any) -> None:
+    def __init__(
+        self, model: SpeechModel, schedule: Schedule, options: list[float], request_seed: int, **machine: Any
+    ) -> None:
         self.layout = layout = Layout(model.program, schedule)
         self.kernel = Kernel(kernel_request(layout, "sm_90"), EmulatedDevice("sm_90", **machine))
         self.stream = aligned(pack_stream(layout, model.weight).numpy().ravel())
@@ -196,7 +198,7 @@ class SpeechRun:
         self.mail = aligned(np.full(layout.exchange_floats, -1, np.int32))
         self.options = np.array(options, np.float32)
         self.request = np.zeros(REQUEST_HEAD + 16 + talker.vocab // 32, np.int32)
-        self.request[0] = seed
+        self.request[0] = request_seed
         self.done = 0
 
     def run(self, prompt: Any, text: Any, frames: int) -> list[list[int]]:

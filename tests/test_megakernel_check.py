@@ -124,7 +124,7 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
         "attended awaited before it is published",
     ),
     "a debt forgotten": (
-        lambda it: changed(it, matrix("output", lambda p: replace(p, owe=False))),
+        lambda it: changed(it, matrix("output", lambda p: replace(p, owe=""))),
         "attended published and not awaited",
     ),
     "the wrong debt paid": (
@@ -145,7 +145,7 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
     ),
     "a norm of another width": (
         lambda it: changed(
-            it, matrix("head", lambda p: replace(p, source=Normed(Vector("final_norm", 64), "fed", 1e-6)))
+            it, matrix("head", lambda p: replace(p, source=Normed("hidden", Vector("final_norm", 64), "fed", 1e-6)))
         ),
         "head takes 96 values, its source has 0",
     ),

@@ -159,15 +159,24 @@ def _known(read: Event, between: list[Event], writers: range) -> bool:
         if event.kind == "publish":
             told[event.exchange] = {block: knows.get(block, 0) for block in event.blocks}
             continue
+        said = told.get(event.exchange, {})
+        heard = {hears: _union(said, hears) for hears in set(event.hears)}
         for block, hears in zip(event.blocks, event.hears, strict=True):
-            for other, known in told.get(event.exchange, {}).items():
-                if hears >> other & 1:
-                    knows[block] = knows.get(block, 0) | known
-    readers = {
-        writer: _set(block for block, hears in zip(read.blocks, read.hears, strict=True) if hears >> writer & 1)
-        for writer in writers
-    }
+            knows[block] = knows.get(block, 0) | heard[hears]
+    by_hears: dict[Blocks, Blocks] = {}
+    for block, hears in zip(read.blocks, read.hears, strict=True):
+        by_hears[hears] = by_hears.get(hears, 0) | 1 << block
+    readers = {writer: sum(its for hears, its in by_hears.items() if hears >> writer & 1) for writer in writers}
     return all(readers[writer] & ~knows.get(writer, 0) == 0 for writer in writers)
+
+
+def _union(said: dict[int, Blocks], hears: Blocks) -> Blocks:
+    """Return all that the blocks of a set have said."""
+    union = 0
+    for block, known in said.items():
+        if hears >> block & 1:
+            union |= known
+    return union
 
 
 def _residual(layout: Layout, phases: Iterable[Phase], events: list[Event]) -> Iterator[str]:

@@ -119,44 +119,68 @@ ONEKERNEL_DEVICE Runner race(Memory& memory, int turn, Runner best) {
   return all;
 }
 
-template <int kVocab, class Memory, class Rules>
-ONEKERNEL_DEVICE int sample(Memory& memory, Exchange& exchange, const Draw& draw, const Rules& rules) {
-  constexpr int kQuads = divide_up(kVocab, 4 * kWorkers);
+// A thread's entries, in groups of four: logits under the rules, over the temperature, and their places in the race.
+template <int kVocab>
+struct Entries {
+  static constexpr int kQuads = divide_up(kVocab, 4 * kWorkers);
   static_assert(kVocab % 4 == 0, "a vocabulary in groups of four");
-  const int mine = divide_up(kVocab / 4 - static_cast<int>(threadIdx.x), kWorkers);
   float logits[kQuads][4], keys[kQuads][4];
+
+  ONEKERNEL_DEVICE static int token(int i, int k) { return 4 * (threadIdx.x + i * kWorkers) + k; }
+
+  // Draw the exponentials, which wait for nothing.
+  ONEKERNEL_DEVICE explicit Entries(const Draw& draw) {
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    const Philox random(threadIdx.x + i * kWorkers, draw.codebook, draw.frame, 0, draw.seed_low, draw.seed_high);
+    for (int i = 0; i < kQuads; ++i) {
+      const Philox random(threadIdx.x + i * kWorkers, draw.codebook, draw.frame, 0, draw.seed_low, draw.seed_high);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) keys[i][k] = draw.draws ? logf(random.exponential(k)) : 0.0f;
-  }
-  exchange.await(4 * threadIdx.x, 4 * kWorkers, mine > 0 ? mine : 0, logits);
-  exchange.end_use();
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float logit =
-          i < mine ? ruled(logits[i][k], 4 * (threadIdx.x + i * kWorkers) + k, memory.seen, rules) : kOut;
-      logits[i][k] = logit == kOut ? kOut : draw.draws ? logit / draw.temperature : logit;
-      keys[i][k] = logits[i][k] == kOut ? kOut : logits[i][k] - keys[i][k];
+      for (int k = 0; k < 4; ++k) keys[i][k] = draw.draws ? logf(random.exponential(k)) : 0.0f;
     }
-  float floor = kOut;  // entries that are no larger are out
-  for (int turn = 0;; turn ^= 1) {
-    Runner best;
+  }
+
+  template <class Rules>
+  ONEKERNEL_DEVICE void await(Exchange& exchange, const unsigned* seen, const Draw& draw, const Rules& rules) {
+    const int mine = divide_up(kVocab / 4 - static_cast<int>(threadIdx.x), kWorkers);
+    exchange.await(4 * threadIdx.x, 4 * kWorkers, mine > 0 ? mine : 0, logits);
+    exchange.end_use();
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float logit = i < mine ? ruled(logits[i][k], token(i, k), seen, rules) : kOut;
+        logits[i][k] = logit == kOut ? kOut : draw.draws ? logit / draw.temperature : logit;
+        keys[i][k] = logit == kOut ? kOut : logits[i][k] - keys[i][k];
+      }
+  }
+
+  ONEKERNEL_DEVICE Runner best(float floor) const {
+    Runner found;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        if (logits[i][k] > floor) best.meet(keys[i][k], logits[i][k], 4 * (threadIdx.x + i * kWorkers) + k);
-    const Runner winner = race(memory, turn, best);
-    float larger = 0.0f;
+        if (logits[i][k] > floor) found.meet(keys[i][k], logits[i][k], token(i, k));
+    return found;
+  }
+
+  ONEKERNEL_DEVICE float larger(float logit) const {
+    float count = 0.0f;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) larger += logits[i][k] > winner.logit ? 1.0f : 0.0f;
-    larger = warp_sum(larger);
+      for (int k = 0; k < 4; ++k) count += logits[i][k] > logit ? 1.0f : 0.0f;
+    return count;
+  }
+};
+
+template <int kVocab, class Memory, class Rules>
+ONEKERNEL_DEVICE int sample(Memory& memory, Exchange& exchange, const Draw& draw, const Rules& rules) {
+  Entries<kVocab> entries(draw);
+  entries.await(exchange, memory.seen, draw, rules);
+  float floor = kOut;  // entries that are no larger are out
+  for (int turn = 0;; turn ^= 1) {
+    const Runner winner = race(memory, turn, entries.best(floor));
+    const float larger = warp_sum(entries.larger(winner.logit));
     if (lane_index() == 0) memory.larger[turn][warp_index()] = larger;
     workers_barrier();
     float count = 0.0f;

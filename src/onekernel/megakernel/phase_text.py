@@ -1,0 +1,165 @@
+"""The lines of a phase: calls of functions in kernels/phases, with operands spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onekernel.jit.generate import float_literal
+from onekernel.megakernel.layout import Layout
+from onekernel.megakernel.program import (
+    Attend,
+    Begin,
+    Choose,
+    CodeRow,
+    FrameSum,
+    Given,
+    Merged,
+    Normed,
+    Phase,
+    Project,
+    Sample,
+    TokenRow,
+    Vector,
+)
+
+
+class PhaseText:
+    """Writes the lines of the phases of a program."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.program, self.schedule = layout, layout.program, layout.schedule
+        self.attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
+
+    def lines(self, phase: Phase) -> Iterator[str]:
+        """Write a phase."""
+        if isinstance(phase, Begin):
+            yield from self._begin(phase)
+        elif isinstance(phase, Project):
+            yield from self._project(phase)
+        elif isinstance(phase, Attend):
+            yield from self._attend(phase)
+        elif isinstance(phase, Sample):
+            yield from self._sample(phase)
+        else:
+            yield from _choose(phase)
+
+    def index(self, per: tuple[str, ...]) -> str:
+        """Spell the number of an iteration of these loops."""
+        text = ""
+        for name in per:
+            text = f"({text} * {self.layout.counts[name]} + {name})" if text else name
+        return text
+
+    def _begin(self, phase: Begin) -> Iterator[str]:
+        stream, source, width = phase.stream, phase.source, self.program.width(phase.stream)
+        if isinstance(source, Normed):
+            yield f"carry(memory.project, turn, {stream}, {self._normed(source)});"
+            return
+        yield f"if ({stream}.owed) {stream}.add({phase.owed});"
+        if isinstance(source, TokenRow):
+            yield f"{stream}.load(table + 1ll * (step < prompt_length ? prompt[step] : chosen) * {width});"
+        elif isinstance(source, FrameSum):
+            yield "if (step < prompt_length) {"
+            yield f"  {stream}.load(prompt + 1ll * step * {width});"
+            yield "} else {"
+            yield f"  {stream}.clear();"
+            row = f"({_table('code', source.rows)} + memory.draw.codes[code]) * {width}"
+            yield f"  for (int code = 0; code < {len(source.rows)}; ++code) {stream}.add_row(tables + 1ll * {row});"
+            yield f"  {stream}.add_row(text + 1ll * ((frames < text_rows ? frames : text_rows) - 1) * {width});"
+            yield "}"
+        elif isinstance(source, CodeRow):
+            yield f"{stream}.load(sub_tables + 1ll * ({_table('(place - 1)', source.rows)} + chosen) * {width});"
+        elif isinstance(source, Given):
+            yield f"{stream}.clear();"
+            yield f"{stream}.add({source.exchange});"
+
+    def _project(self, phase: Project) -> Iterator[str]:
+        matrix = type_name(phase.matrix.name)
+        if isinstance(phase.source, Normed):
+            source = self._normed(phase.source)
+        elif isinstance(phase.source, Merged):
+            attend = next(attend for attend in self.attends if attend.into == phase.source.exchange)
+            source = f"Merged<{heads_name(attend)}>{{{phase.source.exchange}}}"
+        else:
+            source = f"Plain<{matrix}::kColumns>{{{phase.source.exchange}}}"
+        finish = {"publish": f"Publish{{{phase.into}}}", "gate": f"PublishGated{{{phase.into}}}",
+                  "consider": "Consider{best_candidate}"}[phase.finish]  # fmt: skip
+        if phase.bias is not None:
+            finish = f"PublishBiased{{{phase.into}, {self._vector(phase.bias)}}}"
+        if phase.finish == "consider":
+            yield "Candidate best_candidate;"
+        ticks = self.schedule.patience
+        yield f"project<{ticks}, {matrix}>(memory.project, turn, patience, reader, {source}, {finish});"
+        if phase.owe:
+            yield f"{phase.owe}.owed = true;"
+
+    def _normed(self, source: Normed) -> str:
+        weight, width = self._vector(source.weight), self.program.width(source.stream)
+        return f"Normed<{width}, float>({source.stream}, {source.owed}, {weight}, {float_literal(source.epsilon)})"
+
+    def _attend(self, phase: Attend) -> Iterator[str]:
+        heads = heads_name(phase)
+        norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
+        position, capacity = phase.position or "(first + step)", self._capacity(phase)
+        before = [
+            f"{self._cached(other)} * {self._capacity(other)}" for other in self.attends[: self.attends.index(phase)]
+        ]
+        layer = f"1ll * {phase.layer} * {self._cached(phase) // self.layout.counts[phase.layer]} * {capacity}"
+        cache = " + ".join(["cache", *(f"1ll * {size}" for size in before), layer])
+        yield (
+            f"const AttendOperands<{heads}, float, bfloat16> {phase.into}_operands{{{norms[0]}, {norms[1]}, "
+            f"rotation + {position} * {heads}::kHeadDim, {cache}, {capacity}, {position}, "
+            f"{float_literal(phase.epsilon)}}};"
+        )
+        operands = f"{phase.queries}, {phase.into}, {phase.into}_operands"
+        yield f"attend<{heads}, {self.schedule.patience}>(memory.{phase.into}, patience, {operands});"
+
+    def _capacity(self, attend: Attend) -> str:
+        return str(self.layout.counts[attend.position]) if attend.position else "capacity"
+
+    def _cached(self, attend: Attend) -> int:
+        """Return the elements of a cache for one position."""
+        h = attend.heads
+        return self.layout.counts[attend.layer] * h.kv_heads * 2 * h.head_dim
+
+    def _sample(self, phase: Sample) -> Iterator[str]:
+        place = phase.place or "0"
+        option = 4 if phase.place else 0
+        draw = f"Draw{{unsigned(request[0]), unsigned(request[1]), frames, {place}, options[{option}] != 0.0f, "
+        draw += f"options[{option + 1}], int(options[{option + 2}])}}"
+        rules = "NoRules{}" if phase.place else f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, options[3]}}"
+        yield f"chosen = sample<{phase.vocab}>(memory.draw, {phase.exchange}, {draw}, {rules});"
+        if not phase.place:
+            yield "remember(memory.draw, chosen);"
+            yield f"if (chosen == {phase.end}) chosen = 0;  // said all the same, and nobody listens"
+        last = f"{phase.place} == {self.layout.counts[phase.place] - 1}" if phase.place else ""
+        yield f"if (threadIdx.x == 0) memory.draw.codes[{place}] = chosen;"
+        row = f"(frames - request[2]) * 16 + {place}"
+        yield f"if (blockIdx.x == 0 && threadIdx.x == 0) said[{row}] = chosen;"
+        yield "workers_barrier();"
+        if last:
+            yield f"if ({last}) ++frames;"
+
+    def _vector(self, vector: Vector) -> str:
+        index = self.index(vector.per)
+        return f"vectors + {self.layout.vectors[vector]}" + (f" + {index} * {vector.width}" if index else "")
+
+
+def _choose(phase: Choose) -> Iterator[str]:
+    yield f"chosen = choose<kBlocks>(memory.choose, {phase.exchange}, best_candidate);"
+    yield "if (blockIdx.x == 0 && threadIdx.x == 0) said[step] = chosen;"
+
+
+def _table(number: str, rows: tuple[int, ...]) -> str:
+    """Spell in which row a table begins: the first may be longer than the others, which are equal."""
+    return f"({number} == 0 ? 0 : {rows[0]} + ({number} - 1) * {rows[-1]})"
+
+
+def type_name(name: str) -> str:
+    """Spell a name as a type."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def heads_name(attend: Attend) -> str:
+    """Name the type of an attention's heads."""
+    return f"{type_name(attend.into)}Heads"

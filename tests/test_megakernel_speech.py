@@ -1,0 +1,120 @@
+"""Frames of speech in one launch: the kernel against the interpreter, and that against the reference engine."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import speech_checkpoint
+from decoders import CAPACITY, SpeechModel, SpeechRun, rounded
+from onekernel.device.emulated import Order
+from onekernel.megakernel.check import faults
+from onekernel.megakernel.decoder import DecoderShape, SpeechShape, speech_decoder
+from onekernel.megakernel.interpret import Interpreter, State, rotations
+from onekernel.megakernel.layout import Layout, Schedule
+from onekernel.megakernel.program import When
+from onekernel.megakernel.schedule import schedule_for
+from onekernel.speech.config import read_speech
+from onekernel.speech.lm.model import LanguageModel, begin
+from onekernel.speech.lm.sampling import by_counter, choose, penalise, suppress
+from onekernel.speech.request import Sampling
+from threads import one_thread  # noqa: F401 (an autouse fixture)
+
+SCHEDULE, SEED = Schedule(8, slots=4, members=2), 7
+GREEDY = Sampling(do_sample=False, sub_do_sample=False)
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function from a size to the reference model and the same for the program."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    @cache
+    def of(size: str) -> tuple[LanguageModel, SpeechModel]:
+        folder = speech_checkpoint.write(root / size, "custom_voice", size)
+        tensors, config = load_file(folder / "model.safetensors"), read_speech(folder)
+        wide = {name: tensor.float() for name, tensor in tensors.items()}
+        return LanguageModel(config, wide), SpeechModel(tensors, config)
+
+    return of
+
+
+def rows(model: SpeechModel, prompt: int, text: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make a prompt and text of random rows."""
+    random, hidden = torch.Generator().manual_seed(5), model.shape.talker.hidden
+    return torch.randn(prompt, hidden, generator=random), torch.randn(text, hidden, generator=random)
+
+
+def interpret(model: SpeechModel, asked: Sampling, prompt: Any, text: Any, frames: int, keep: Any) -> State:
+    """Run the program with float64 arrays, drawing as the reference does."""
+
+    def draw(logits: Any, frame: int, place: int, before: list[int]) -> int:
+        scores = torch.from_numpy(np.array(logits)).float()
+        race = lambda probabilities: by_counter(SEED)(probabilities, frame, place)  # noqa: E731
+        if place > 0:
+            its = race if asked.sub_do_sample else None
+            return choose(scores, its, asked.sub_temperature, asked.sub_top_k, asked.sub_top_p)
+        scores = penalise(scores, set(before), asked.repetition_penalty)
+        scores = suppress(scores, model.shape.codes, model.shape.end, end_allowed=frame >= 2)
+        return choose(scores, race if asked.do_sample else None, asked.temperature, asked.top_k, asked.top_p)
+
+    rotation = rotations(CAPACITY, model.shape.talker.head_dim, model.shape.talker.theta).astype(np.float64)
+    weights = lambda name, index: model.weight(name, index).double().numpy()  # noqa: E731
+    state = State(list(prompt.double().numpy()), text=list(text.double().numpy()))
+    return Interpreter(model.program, weights, rotation, keep=keep, choose=draw).run(state, len(prompt) - 1 + frames)
+
+
+def options(asked: Sampling) -> list[float]:
+    """Lay the options out as the kernel reads them."""
+    first = asked.do_sample, asked.temperature, asked.top_k, asked.repetition_penalty
+    return [float(option) for option in (*first, asked.sub_do_sample, asked.sub_temperature, asked.sub_top_k, 0)]
+
+
+@pytest.mark.parametrize("asked", [GREEDY, Sampling()], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("size", ["0b6", "1b7"])
+def test_the_interpreter_says_what_the_reference_engine_says(load: Any, size: str, asked: Sampling) -> None:
+    engine, model = load(size)
+    prompt, text = rows(model, 5)
+    with torch.no_grad():
+        generation, said = begin(engine, prompt, asked, by_counter(SEED), most_frames=4), list[list[int]]()
+        while (frame := generation.next_frame()) is not None:
+            said.append(frame)
+            generation.advance(frame, text[min(len(said), len(text)) - 1])
+    found = interpret(model, asked, prompt, text, 4, keep=lambda array: array).frames
+    assert found == said
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize(("size", "asked"), [("0b6", GREEDY), ("1b7", Sampling())], ids=["greedy", "drawn"])
+def test_the_kernel_says_what_the_interpreter_says(load: Any, size: str, asked: Sampling) -> None:
+    """In one launch, or frame by frame; the cache is bfloat16."""
+    _, model = load(size)
+    prompt, text = rows(model, 3)
+    expected = interpret(model, asked, prompt, text, 3, keep=rounded).frames
+    run = SpeechRun(model, SCHEDULE, options(asked), SEED)
+    said = run.run(prompt.numpy(), text.numpy(), 2) + run.run([], text.numpy(), 1)
+    assert said == expected
+
+
+def test_a_block_may_lag_behind_all_others(load: Any) -> None:
+    _, model = load("0b6")
+    prompt, text = rows(model, 2)
+    first = SpeechRun(model, SCHEDULE, options(Sampling()), SEED)
+    other = SpeechRun(model, SCHEDULE, options(Sampling()), SEED, order=Order.LAGGING, seed=5)
+    assert first.run(prompt.numpy(), text.numpy(), 1) == other.run(prompt.numpy(), text.numpy(), 1)
+    assert (first.mail == other.mail).all()
+
+
+@pytest.mark.parametrize("hidden", [1024, 2048])
+def test_released_sizes_have_a_schedule_that_is_safe(hidden: int) -> None:
+    talker = DecoderShape(28, hidden, 3 * hidden, 16, 8, 128, 3072, head_norms=True)
+    shape = SpeechShape(talker, DecoderShape(5, 1024, 3072, 16, 8, 128, 2048, head_norms=True), 16, 2048, 2150)
+    program = speech_decoder(shape)
+    schedule = schedule_for(program, 132)
+    assert list(faults(Layout(program, schedule))) == []
+    assert any(isinstance(item, When) for item in program.body[0].body)  # type: ignore[union-attr]
