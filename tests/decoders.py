@@ -11,8 +11,8 @@ import torch
 
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.jit import Kernel
-from onekernel.megakernel.decoder import DecoderShape, SpeechShape, greedy_decoder, speech_decoder
-from onekernel.megakernel.generate import REQUEST_HEAD, kernel_request
+from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
+from onekernel.megakernel.generate import kernel_request
 from onekernel.megakernel.interpret import Interpreter, State, rotations
 from onekernel.megakernel.layout import Layout, Schedule
 from onekernel.megakernel.pack import pack_stream, pack_vectors
@@ -71,13 +71,13 @@ class Run:
     def __init__(self, model: Model, schedule: Schedule, arch: str = "sm_90", **machine: Any) -> None:
         self.model, self.layout = model, Layout(model.program, schedule)
         self.kernel = Kernel(kernel_request(self.layout, arch), EmulatedDevice(arch, **machine))
-        self.stream = aligned(pack_stream(self.layout, model.weight).numpy().ravel())
+        self.stream = pack_stream(self.layout, model.weight)
         self.vectors = pack_vectors(self.layout, model.weight).numpy()
         self.table = model.weight("table", ()).contiguous()
         self.rotation = rotations(CAPACITY, model.shape.head_dim, model.shape.theta)
         shape = model.shape.layers, model.shape.kv_heads, CAPACITY, 2, model.shape.head_dim
         self.cache = torch.full(shape, torch.nan, dtype=torch.bfloat16)
-        self.mail = aligned(np.full(self.layout.exchange_floats, -1, np.int32))
+        self.mail = np.full(self.layout.exchange_floats, -1, np.int32)
         self.done = 0
 
     def run(self, prompt: list[int], steps: int) -> list[int]:
@@ -94,122 +94,3 @@ class Run:
         """Return what was exchanged last, as floats."""
         place, width = self.layout.exchanges[name], self.layout.width(self.layout.program.exchange(name))
         return (self.mail[place : place + width] & ~np.int32(1)).view(np.float32)
-
-
-def aligned(values: Any) -> Any:
-    """Copy to an address that is a multiple of 128."""
-    memory = np.zeros(values.nbytes + 128, np.uint8)
-    start = -memory.ctypes.data % 128
-    copy = memory[start : start + values.nbytes].view(values.dtype)
-    copy[:] = values
-    return copy
-
-
-# ---- speech
-
-
-class SpeechModel:
-    """The decoder of a speech checkpoint, by the names of the program."""
-
-    def __init__(self, lm: Any, config: Any) -> None:
-        self.tensors, self.config = lm, config
-        talker, predictor = config.talker.decoder, config.predictor.decoder
-        self.places = config.predictor.groups
-        self.shape = SpeechShape(
-            talker=_decoder(talker, config.talker.vocab), predictor=_decoder(predictor, config.predictor.vocab),
-            places=self.places, codes=config.talker.vocab - 1024, end=config.talker.codec_eos,
-        )  # fmt: skip
-        self.program = speech_decoder(self.shape)
-        self._cache: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
-
-    def weight(self, name: str, index: tuple[int, ...]) -> torch.Tensor:
-        """Return a matrix, a vector, or a table of codes."""
-        if (name, index) not in self._cache:
-            self._cache[name, index] = self._find(name, index)
-        return self._cache[name, index]
-
-    def _find(self, name: str, index: tuple[int, ...]) -> torch.Tensor:
-        sub = name.removeprefix("sub_")
-        model = "talker.model" if sub == name else "talker.code_predictor.model"
-        if name in ("code_table", "sub_table"):
-            return self._table(index[0], projected=name == "sub_table")
-        if name == "head":
-            return self.tensors["talker.codec_head.weight"]
-        if name == "sub_head":
-            return self.tensors[f"talker.code_predictor.lm_head.{max(index[0] - 1, 0)}.weight"]
-        if name.startswith("projection"):
-            part = "bias" if name.endswith("bias") else "weight"
-            return self.tensors[f"talker.code_predictor.small_to_mtp_projection.{part}"]
-        if sub == "final_norm":
-            return self.tensors[f"{model}.norm.weight"]
-        layer = f"{model}.layers.{index[0]}"
-        parts = [self.tensors[f"{layer}.{part}.weight"] for part in _PARTS[sub]]
-        return torch.stack(parts, 1).flatten(0, 1) if sub == "gate_up" else torch.cat(parts)
-
-    def _table(self, place: int, *, projected: bool) -> torch.Tensor:
-        name = (
-            "talker.model.codec_embedding" if place == 0 else f"talker.code_predictor.model.codec_embedding.{place - 1}"
-        )
-        table = self.tensors[f"{name}.weight"]
-        if not projected:
-            return table
-        if self.shape.talker.hidden == self.shape.predictor.hidden:
-            return table.float()
-        return table.float() @ self.weight("projection", ()).float().T + self.weight("projection_bias", ()).float()
-
-
-_PARTS = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "output": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-    "query_norm": ("self_attn.q_norm",),
-    "key_norm": ("self_attn.k_norm",),
-    "input_norm": ("input_layernorm",),
-    "post_norm": ("post_attention_layernorm",),
-}
-
-
-def _decoder(config: Any, vocab: int) -> DecoderShape:
-    return DecoderShape(
-        config.layers, config.hidden, config.intermediate, config.heads, config.kv_heads, config.head_dim, vocab,
-        head_norms=True, epsilon=config.eps, theta=config.theta,
-    )  # fmt: skip
-
-
-class SpeechRun:
-    """The kernel of a speech model on the emulated device, with the memory of one request."""
-
-    def __init__(
-        self, model: SpeechModel, schedule: Schedule, options: list[float], request_seed: int, **machine: Any
-    ) -> None:
-        self.layout = layout = Layout(model.program, schedule)
-        self.kernel = Kernel(kernel_request(layout, "sm_90"), EmulatedDevice("sm_90", **machine))
-        self.stream = aligned(pack_stream(layout, model.weight).numpy().ravel())
-        self.vectors = pack_vectors(layout, model.weight).numpy()
-        places = range(model.places)
-        self.tables = torch.cat([model.weight("code_table", (place,)) for place in places]).bfloat16().contiguous()
-        self.sub_tables = torch.cat([model.weight("sub_table", (place,)) for place in places[:-1]]).contiguous()
-        talker, predictor = model.shape.talker, model.shape.predictor
-        self.rotation = rotations(CAPACITY, talker.head_dim, talker.theta)
-        sizes = [(talker, CAPACITY), (predictor, model.places)]
-        count = sum(d.layers * d.kv_heads * capacity * 2 * d.head_dim for d, capacity in sizes)
-        self.cache = torch.full((count,), torch.nan, dtype=torch.bfloat16)
-        self.mail = aligned(np.full(layout.exchange_floats, -1, np.int32))
-        self.options = np.array(options, np.float32)
-        self.request = np.zeros(REQUEST_HEAD + 16 + talker.vocab // 32, np.int32)
-        self.request[0] = request_seed
-        self.done = 0
-
-    def run(self, prompt: Any, text: Any, frames: int) -> list[list[int]]:
-        """Say frames, behind the prompt (rows, or none) and behind what was said before."""
-        steps = max(len(prompt) - 1, 0) + frames
-        said = np.full((frames, 16), -1, np.int32)
-        rows = np.ascontiguousarray(prompt if len(prompt) else np.zeros((1, 4)), np.float32)
-        self.kernel.launch(
-            self.stream, self.vectors, self.rotation, self.cache, self.mail, said, len(prompt), self.done, steps,
-            CAPACITY, self.tables, self.sub_tables, rows, np.ascontiguousarray(text, np.float32), len(text),
-            self.options, self.request, grid=self.layout.schedule.blocks,
-        )  # fmt: skip
-        self.done += steps
-        return [[int(code) for code in frame] for frame in said]

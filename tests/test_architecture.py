@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "megakernel": BASE | {"jit", "ops"},
     "verify": BASE,
     "checkpoint": BASE,
-    "speech": BASE | {"checkpoint", "jit", "verify"},
+    "speech": BASE | {"checkpoint", "jit", "megakernel", "verify"},
     "targets": BASE | {"graph", "splice", "verify"},
     "proof": BASE | {"targets", "verify"},
     "doctor": BASE | {"jit"},

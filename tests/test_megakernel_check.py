@@ -157,6 +157,10 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
         lambda it: changed(it, of_kind(Attend, lambda p: replace(p, heads=replace(p.heads, heads=6)))),
         "heads of 320 values, qkv has 256",
     ),
+    "more exchanges than parities": (
+        lambda it: replace(it, exchanges=it.exchanges + tuple(Exchange(f"spare{i}", 8) for i in range(30))),
+        "exchanges, their parities fit in a word of 32",
+    ),
     "no choice": (lambda it: changed(it, of_kind(Choose, lambda _: ())), "candidates that nobody chooses from"),
     "nothing to choose from": (lambda it: changed(it, matrix("head", lambda _: ())), "a token chosen of no candidates"),
 }

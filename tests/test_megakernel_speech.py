@@ -11,16 +11,20 @@ import torch
 from safetensors.torch import load_file
 
 import speech_checkpoint
-from decoders import CAPACITY, SpeechModel, SpeechRun, rounded
-from onekernel.device.emulated import Order
+from decoders import CAPACITY, rounded
+from onekernel.device.emulated import EmulatedDevice, Order
+from onekernel.jit import Kernel
 from onekernel.megakernel.check import faults
 from onekernel.megakernel.decoder import DecoderShape, SpeechShape, speech_decoder
+from onekernel.megakernel.generate import kernel_request
 from onekernel.megakernel.interpret import Interpreter, State, rotations
 from onekernel.megakernel.layout import Layout, Schedule
 from onekernel.megakernel.program import When
 from onekernel.megakernel.schedule import schedule_for
 from onekernel.speech.config import read_speech
+from onekernel.speech.lm.frames import Choice, FrameKernel
 from onekernel.speech.lm.model import LanguageModel, begin
+from onekernel.speech.lm.program import ProgramWeights, speech_shape
 from onekernel.speech.lm.sampling import by_counter, choose, penalise, suppress
 from onekernel.speech.request import Sampling
 from threads import one_thread  # noqa: F401 (an autouse fixture)
@@ -29,28 +33,58 @@ SCHEDULE, SEED = Schedule(8, slots=4, members=2), 7
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)
 
 
+class Speech:
+    """The program of a checkpoint, its weights, and its kernel on the emulated device."""
+
+    def __init__(self, config: Any, tensors: Any) -> None:
+        self.shape, self.weights = speech_shape(config), ProgramWeights(config, tensors)
+        self.program = speech_decoder(self.shape)
+
+    def array(self, name: str, index: tuple[int, ...]) -> Any:
+        """Return weights, or the table of a place, for the interpreter."""
+        tables = {"code_table": self.weights.table, "sub_table": self.weights.sub_table}
+        found = tables[name](index[0]) if name in tables else self.weights(name, index)
+        return found.double().numpy()
+
+    def request(self, asked: Sampling, **machine: Any) -> Any:
+        """Begin a request."""
+        layout = Layout(self.program, SCHEDULE)
+        kernel = Kernel(kernel_request(layout, "sm_90"), EmulatedDevice(**machine))
+        frames = FrameKernel(kernel, layout, self.shape, CAPACITY)
+        frames.load(self.weights, self.weights.table, self.weights.sub_table)
+        return frames.request(choice(asked), SEED)
+
+
+def choice(asked: Sampling) -> Choice:
+    """Spell the options of the reference engine as the kernel's."""
+    return Choice(
+        asked.do_sample, asked.temperature, asked.top_k, asked.repetition_penalty,
+        asked.sub_do_sample, asked.sub_temperature, asked.sub_top_k,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a function from a size to the reference model and the same for the program."""
     root = tmp_path_factory.mktemp("checkpoints")
 
     @cache
-    def of(size: str) -> tuple[LanguageModel, SpeechModel]:
+    def of(size: str) -> tuple[LanguageModel, Speech]:
         folder = speech_checkpoint.write(root / size, "custom_voice", size)
         tensors, config = load_file(folder / "model.safetensors"), read_speech(folder)
         wide = {name: tensor.float() for name, tensor in tensors.items()}
-        return LanguageModel(config, wide), SpeechModel(tensors, config)
+        return LanguageModel(config, wide), Speech(config, tensors)
 
     return of
 
 
-def rows(model: SpeechModel, prompt: int, text: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(model: Speech, prompt: int, text: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
     """Make a prompt and text of random rows."""
     random, hidden = torch.Generator().manual_seed(5), model.shape.talker.hidden
     return torch.randn(prompt, hidden, generator=random), torch.randn(text, hidden, generator=random)
 
 
-def interpret(model: SpeechModel, asked: Sampling, prompt: Any, text: Any, frames: int, keep: Any) -> State:
+def interpret(model: Speech, asked: Sampling, prompt: Any, text: Any, frames: int, keep: Any) -> State:
     """Run the program with float64 arrays, drawing as the reference does."""
 
     def draw(logits: Any, frame: int, place: int, before: list[int]) -> int:
@@ -64,15 +98,9 @@ def interpret(model: SpeechModel, asked: Sampling, prompt: Any, text: Any, frame
         return choose(scores, race if asked.do_sample else None, asked.temperature, asked.top_k, asked.top_p)
 
     rotation = rotations(CAPACITY, model.shape.talker.head_dim, model.shape.talker.theta).astype(np.float64)
-    weights = lambda name, index: model.weight(name, index).double().numpy()  # noqa: E731
+    arrays = cache(model.array)
     state = State(list(prompt.double().numpy()), text=list(text.double().numpy()))
-    return Interpreter(model.program, weights, rotation, keep=keep, choose=draw).run(state, len(prompt) - 1 + frames)
-
-
-def options(asked: Sampling) -> list[float]:
-    """Lay the options out as the kernel reads them."""
-    first = asked.do_sample, asked.temperature, asked.top_k, asked.repetition_penalty
-    return [float(option) for option in (*first, asked.sub_do_sample, asked.sub_temperature, asked.sub_top_k, 0)]
+    return Interpreter(model.program, arrays, rotation, keep=keep, choose=draw).run(state, len(prompt) - 1 + frames)
 
 
 @pytest.mark.parametrize("asked", [GREEDY, Sampling()], ids=["greedy", "drawn"])
@@ -96,18 +124,16 @@ def test_the_kernel_says_what_the_interpreter_says(load: Any, size: str, asked: 
     _, model = load(size)
     prompt, text = rows(model, 3)
     expected = interpret(model, asked, prompt, text, 3, keep=rounded).frames
-    run = SpeechRun(model, SCHEDULE, options(asked), SEED)
-    said = run.run(prompt.numpy(), text.numpy(), 2) + run.run([], text.numpy(), 1)
-    assert said == expected
+    request = model.request(asked)
+    assert request.say(prompt, text, 2).tolist() + request.say(None, text, 1).tolist() == expected
 
 
 def test_a_block_may_lag_behind_all_others(load: Any) -> None:
     _, model = load("0b6")
     prompt, text = rows(model, 2)
-    first = SpeechRun(model, SCHEDULE, options(Sampling()), SEED)
-    other = SpeechRun(model, SCHEDULE, options(Sampling()), SEED, order=Order.LAGGING, seed=5)
-    assert first.run(prompt.numpy(), text.numpy(), 1) == other.run(prompt.numpy(), text.numpy(), 1)
-    assert (first.mail == other.mail).all()
+    first, other = model.request(Sampling()), model.request(Sampling(), order=Order.LAGGING, seed=5)
+    assert torch.equal(first.say(prompt, text, 1), other.say(prompt, text, 1))
+    assert torch.equal(first.exchanged, other.exchanged)
 
 
 @pytest.mark.parametrize("hidden", [1024, 2048])

@@ -35,6 +35,7 @@ from onekernel.megakernel.program import (
 )
 
 _ITERATIONS = 3
+PARITIES = 32  # bits of the word that says how often each exchange was used
 
 
 Blocks = int  # a set of blocks, a bit for each
@@ -213,6 +214,8 @@ def _settles(phase: Phase) -> tuple[str, str]:
 def _shapes(layout: Layout) -> Iterator[str]:
     """Find widths that do not agree, and weights of loops that are not around their phase."""
     program, widths = layout.program, {exchange.name: exchange.width for exchange in layout.program.exchanges}
+    if len(program.exchanges) > PARITIES:
+        yield f"{len(program.exchanges)} exchanges, their parities fit in a word of {PARITIES}"
     for phase, loops in program.phases():
         around = {loop.index for loop in loops}
         if isinstance(phase, Project):

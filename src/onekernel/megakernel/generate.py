@@ -14,11 +14,11 @@ WORKERS = 256  # threads that compute; 32 more copy weights, where there is a ri
 TRACED = 64  # counters of a traced kernel, behind 4096 numbers of what it says
 
 _ALL = (
-    Parameter("weights", "const unsigned char*", alignment=128),
+    Parameter("weights", "const unsigned char*", alignment=16),
     Parameter("vectors", "const float*", alignment=16),
     Parameter("rotation", "const float*", alignment=16),
     Parameter("cache", "bfloat16*", alignment=16),
-    Parameter("mail", "int*", alignment=128),
+    Parameter("exchanged", "int*", alignment=16),
     Parameter("said", "int*"),
     Parameter("prompt_length", "int"),
     Parameter("first", "int"),
@@ -107,10 +107,9 @@ class _Text:
             yield f"  RingReader<{self.schedule.slots}> reader{{memory.ring}};"
         else:
             yield "  DirectReader reader;"
-        yield "  auto* words = reinterpret_cast<unsigned*>(mail);"
+        yield "  Mail mail{reinterpret_cast<unsigned*>(exchanged), ~static_cast<unsigned>(*exchanged)};"
         for number, exchange in enumerate(self.program.exchanges):
-            place = self.layout.exchanges[exchange.name]
-            yield f"  Exchange {exchange.name}{{words + {place}, ~words[{number}] & 1u}};"
+            yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
         for stream, width in self.program.streams:
             yield f"  Residual<{width}> {stream};"
         if self.traced:
@@ -142,8 +141,7 @@ class _Text:
     def _end(self) -> Iterator[str]:
         """Keep what the next launch goes on with; by now every block has read what this one began with."""
         yield "  if (blockIdx.x == 0 && threadIdx.x == 0) {"
-        for number, exchange in enumerate(self.program.exchanges):
-            yield f"    words[{number}] = ~{exchange.name}.parity;"
+        yield "    *exchanged = static_cast<int>(~mail.parities);"
         if self.samples:
             yield "    request[2] = frames;"
         yield "  }"
@@ -179,6 +177,7 @@ class _Text:
         if self.traced and isinstance(phase, Project | Attend) and self.number < TRACED // 8:
             yield f"patience.base = {8 * self.number};"
             self.number += 1
+        yield "forget(mail.words);"
         yield from self.text.lines(phase)
 
 

@@ -156,7 +156,7 @@ class Layout:
     def exchanges(self) -> dict[str, int]:
         """Where each exchange begins in its buffer, in floats."""
         found: dict[str, int] = {}
-        start = divide_up(len(self.program.exchanges), _ALIGN) * _ALIGN  # in front: what parity each has reached
+        start = _ALIGN  # in front, in one word: what parity each has reached
         for exchange in self.program.exchanges:
             found[exchange.name] = start
             start += divide_up(self.width(exchange), _ALIGN) * _ALIGN

@@ -55,6 +55,13 @@ ONEKERNEL_DEVICE void from_float(float value, bfloat16& result) {
 #endif
 }
 
+// Let the compiler know nothing of a value any more: what it computed of it is computed anew, and takes no registers.
+ONEKERNEL_DEVICE void forget(int& value) { asm volatile("" : "+r"(value)); }
+template <class T>
+ONEKERNEL_DEVICE void forget(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
+
 // ---- memory: one access of N elements; `address` must be aligned to its size
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {

@@ -48,6 +48,10 @@ ONEKERNEL_PRIMITIVE void from_float(float value, bfloat16& result) {
   result.bits = std::isnan(value) ? 0x7fff : static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+ONEKERNEL_PRIMITIVE void forget([[maybe_unused]] int& value) {}
+template <class T>
+ONEKERNEL_PRIMITIVE void forget([[maybe_unused]] T*& pointer) {}
+
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T at[N];

@@ -266,8 +266,8 @@ ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H, Cache>& memory, const E
 }
 
 template <class H, int kTicks, class Patience_, class T, class Cache>
-ONEKERNEL_DEVICE void attend(AttendMemory<H, Cache>& memory, Patience_& patience, Exchange& qkv, const Exchange& parts,
-                             const AttendOperands<H, T, Cache>& at) {
+ONEKERNEL_DEVICE void attend(AttendMemory<H, Cache>& memory, Patience_& patience, const Exchange& qkv,
+                             const Exchange& parts, const AttendOperands<H, T, Cache>& at) {
   const int head = blockIdx.x / H::kMembers, member = blockIdx.x % H::kMembers;
   if (head < H::kKvHeads) {
     const Positions<H, T, Cache> positions(at, head, member);
@@ -297,7 +297,7 @@ struct Merged {
   static constexpr int kSpanHeads = Place::kSpan / H::kHeadDim + 2;  // that a warp's columns may touch
   static constexpr int kQuads = Place::kQuads * H::kMembers;
   static_assert(kSpanHeads * H::kMembers <= kWarpLanes, "a lane for each part of a warp's heads");
-  Exchange& parts;
+  const Exchange& parts;
 
   ONEKERNEL_DEVICE void pass() { parts.end_use(); }
   ONEKERNEL_DEVICE void prefetch() {}

@@ -38,7 +38,7 @@ struct ChooseMemory {
 // All threads of all blocks give their best candidate, and get the best of all. A number is sent in the bits of a
 // float, shifted past the tag.
 template <int kBlocks>
-ONEKERNEL_DEVICE int choose(ChooseMemory& memory, Exchange& exchange, Candidate best) {
+ONEKERNEL_DEVICE int choose(ChooseMemory& memory, const Exchange& exchange, Candidate best) {
   best.reduce_warp();
   if (lane_index() == 0) {
     memory.logit[warp_index()] = best.logit;

@@ -91,7 +91,7 @@ struct Residual {
         if (i < quads) at[i][k] += to_float(row[Place::first() + 4 * kWarpLanes * i + k]);
   }
 
-  ONEKERNEL_DEVICE void add(Exchange& exchange) {
+  ONEKERNEL_DEVICE void add(const Exchange& exchange) {
     float more[Place::kQuads][4];
     exchange.await(Place::first(), 4 * kWarpLanes, Place::in_vector(), more);
     exchange.end_use();

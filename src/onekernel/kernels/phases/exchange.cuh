@@ -8,16 +8,27 @@
 #include "phases/workers.cuh"
 #include "primitives/atomic.cuh"
 
-struct Exchange {
+// The memory of all exchanges, and for each the parity of the use that is on, a bit by its number.
+struct Mail {
   unsigned* words;
-  unsigned parity;  // of the use that is on
+  unsigned parities;
+};
 
-  ONEKERNEL_DEVICE unsigned tagged(float value) const { return (float_bits(value) & ~1u) | parity; }
+// One exchange: its place and its number are constants wherever it is used, so that it takes no registers.
+struct Exchange {
+  Mail& mail;
+  int start, number;
 
-  ONEKERNEL_DEVICE void publish(int place, float value) const { store_relaxed<1>(words + place, {{tagged(value)}}); }
+  ONEKERNEL_DEVICE unsigned* words() const { return mail.words + start; }
+  ONEKERNEL_DEVICE unsigned parity() const { return mail.parities >> number & 1u; }
+  ONEKERNEL_DEVICE void end_use() const { mail.parities ^= 1u << number; }
+
+  ONEKERNEL_DEVICE unsigned tagged(float value) const { return (float_bits(value) & ~1u) | parity(); }
+
+  ONEKERNEL_DEVICE void publish(int place, float value) const { store_relaxed<1>(words() + place, {{tagged(value)}}); }
 
   ONEKERNEL_DEVICE void publish(int place, const float (&quad)[4]) const {
-    store_relaxed<4>(words + place, {{tagged(quad[0]), tagged(quad[1]), tagged(quad[2]), tagged(quad[3])}});
+    store_relaxed<4>(words() + place, {{tagged(quad[0]), tagged(quad[1]), tagged(quad[2]), tagged(quad[3])}});
   }
 
   // Wait for four floats at place(i), for each i below kQuads that is `wanted(i)`; the others become 0. All are asked
@@ -25,16 +36,17 @@ struct Exchange {
   template <int kQuads, class Place, class Wanted>
   ONEKERNEL_DEVICE void await_at(Place place, Wanted wanted, float (&values)[kQuads][4]) const {
     Vector<unsigned, 4> found[kQuads];
+    const unsigned expected = parity();
     const auto there = [&] {
       unsigned wrong = 0;
 #pragma unroll
       for (int i = 0; i < kQuads; ++i)
-        if (wanted(i)) found[i] = load_relaxed<4>(words + place(i));
+        if (wanted(i)) found[i] = load_relaxed<4>(words() + place(i));
 #pragma unroll
       for (int i = 0; i < kQuads; ++i)
         if (wanted(i))
 #pragma unroll
-          for (int word = 0; word < 4; ++word) wrong |= found[i].at[word] ^ parity;
+          for (int word = 0; word < 4; ++word) wrong |= found[i].at[word] ^ expected;
       return (wrong & 1u) == 0;
     };
     spin_together(there, "values of other blocks");
@@ -49,6 +61,4 @@ struct Exchange {
   ONEKERNEL_DEVICE void await(int place, int stride, int quads, float (&values)[kQuads][4]) const {
     await_at([=](int i) { return place + i * stride; }, [=](int i) { return i < quads; }, values);
   }
-
-  ONEKERNEL_DEVICE void end_use() { parity ^= 1u; }
 };

@@ -125,7 +125,7 @@ ONEKERNEL_DEVICE float sum_of_warps(const float* at) {
 // A vector as other blocks made it.
 template <int kWidth>
 struct Plain {
-  Exchange& exchange;
+  const Exchange& exchange;
 
   ONEKERNEL_DEVICE void pass() { exchange.end_use(); }
   ONEKERNEL_DEVICE void prefetch() {}
@@ -146,12 +146,12 @@ template <int kWidth, class T>
 struct Normed {
   using Place = Columns<kWidth>;
   Residual<kWidth>& residual;
-  Exchange& addend;
+  const Exchange& addend;
   const T* weight;
   float epsilon;
   float scale[Place::kQuads][4];
 
-  ONEKERNEL_DEVICE Normed(Residual<kWidth>& residual, Exchange& addend, const T* weight, float epsilon)
+  ONEKERNEL_DEVICE Normed(Residual<kWidth>& residual, const Exchange& addend, const T* weight, float epsilon)
       : residual(residual), addend(addend), weight(weight), epsilon(epsilon) {}
 
   // A block without rows of this matrix still needs its residual stream.

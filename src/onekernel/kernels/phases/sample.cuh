@@ -139,7 +139,7 @@ struct Entries {
   }
 
   template <class Rules>
-  ONEKERNEL_DEVICE void await(Exchange& exchange, const unsigned* seen, const Draw& draw, const Rules& rules) {
+  ONEKERNEL_DEVICE void await(const Exchange& exchange, const unsigned* seen, const Draw& draw, const Rules& rules) {
     const int mine = divide_up(kVocab / 4 - static_cast<int>(threadIdx.x), kWorkers);
     exchange.await(4 * threadIdx.x, 4 * kWorkers, mine > 0 ? mine : 0, logits);
     exchange.end_use();
@@ -174,7 +174,7 @@ struct Entries {
 };
 
 template <int kVocab, class Memory, class Rules>
-ONEKERNEL_DEVICE int sample(Memory& memory, Exchange& exchange, const Draw& draw, const Rules& rules) {
+ONEKERNEL_DEVICE int sample(Memory& memory, const Exchange& exchange, const Draw& draw, const Rules& rules) {
   Entries<kVocab> entries(draw);
   entries.await(exchange, memory.seen, draw, rules);
   float floor = kOut;  // entries that are no larger are out

@@ -1,0 +1,96 @@
+"""Frames of speech from one launch: weights of a program on a device, and requests that go on from launch to launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from onekernel.jit import Kernel
+from onekernel.megakernel.decoder import SpeechShape
+from onekernel.megakernel.generate import REQUEST_HEAD
+from onekernel.megakernel.interpret import rotations
+from onekernel.megakernel.layout import Layout
+from onekernel.megakernel.pack import Weights, pack_stream, pack_vectors
+
+Tables = Callable[[int], torch.Tensor]  # of the codes of a place
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How codes are drawn: the first of a frame, then (`sub_`) the others. top_k 0: of all; no draw: the likeliest."""
+
+    draws: bool = True
+    temperature: float = 0.9
+    top_k: int = 50
+    penalty: float = 1.05
+    sub_draws: bool = True
+    sub_temperature: float = 0.9
+    sub_top_k: int = 50
+
+    def numbers(self) -> list[float]:
+        """Lay them out as the kernel reads them."""
+        first = self.draws, self.temperature, self.top_k, self.penalty
+        return [float(number) for number in (*first, self.sub_draws, self.sub_temperature, self.sub_top_k, 0)]
+
+
+class FrameKernel:
+    """A speech program with its weights, packed for the blocks of a device; requests share it."""
+
+    def __init__(self, kernel: Kernel, layout: Layout, shape: SpeechShape, positions: int) -> None:
+        """Make room for `positions` of a request. The weights come with `load`."""
+        self.kernel, self.layout, self.shape, self.positions = kernel, layout, shape, positions
+        self.operands: tuple[Any, ...] = ()
+        self.tables: tuple[Any, ...] = ()
+
+    def load(self, weights: Weights, table: Tables, sub_table: Tables) -> None:
+        """Pack all weights, on the device where they are."""
+        talker, places = self.shape.talker, range(self.shape.places)
+        stream = pack_stream(self.layout, weights)
+        rotation = torch.from_numpy(rotations(self.positions, talker.head_dim, talker.theta)).to(stream.device)
+        self.operands = stream, pack_vectors(self.layout, weights), rotation
+        tables = torch.cat([table(place) for place in places]).bfloat16().contiguous()
+        self.tables = tables, torch.cat([sub_table(place) for place in places[:-1]]).float().contiguous()
+
+    def request(self, choice: Choice, seed: int) -> FrameRequest:
+        """Begin a request."""
+        return FrameRequest(self, choice, seed)
+
+
+class FrameRequest:
+    """A request on its way: its keys and values, and what the kernel remembers of it."""
+
+    def __init__(self, speech: FrameKernel, choice: Choice, seed: int) -> None:
+        self._speech, shape = speech, speech.shape
+        device = speech.tables[0].device
+        sizes = (shape.talker, speech.positions), (shape.predictor, shape.places)
+        kept = sum(d.layers * d.kv_heads * positions * 2 * d.head_dim for d, positions in sizes)
+        self.cache = torch.full((kept,), torch.nan, dtype=torch.bfloat16, device=device)
+        self.exchanged = torch.full((speech.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
+        self._options = torch.tensor(choice.numbers(), dtype=torch.float32, device=device)
+        memory = np.zeros(REQUEST_HEAD + 16 + shape.talker.vocab // 32, np.uint32)
+        memory[:2] = seed & 0xFFFFFFFF, seed >> 32
+        self._request = torch.from_numpy(memory.view(np.int32)).to(device)
+        self.position = 0
+
+    def say(self, prompt: torch.Tensor | None, text: torch.Tensor, frames: int, stream: Any = None) -> torch.Tensor:
+        """Say frames in one launch: int32 [frames, places], behind `prompt` [P, hidden], if it is the first one.
+
+        `text` [n, hidden] has a row for each frame so far and to come, the last again and again. What follows an end of
+        speech has no meaning.
+        """
+        speech = self._speech
+        length = 0 if prompt is None else len(prompt)
+        steps = max(length - 1, 0) + frames
+        said = torch.empty((frames, speech.shape.places), dtype=torch.int32, device=self.cache.device)
+        rows = text if prompt is None else prompt
+        speech.kernel.launch(
+            *speech.operands, self.cache, self.exchanged, said, length, self.position, steps, speech.positions,
+            *speech.tables, rows.float().contiguous(), text.float().contiguous(), len(text), self._options,
+            self._request, grid=speech.layout.schedule.blocks, stream=stream,
+        )  # fmt: skip
+        self.position += steps
+        return said

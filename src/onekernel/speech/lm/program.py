@@ -1,0 +1,82 @@
+"""A speech checkpoint as a program of the megakernel: its shape from the config, its weights by the program's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from onekernel.megakernel.decoder import DecoderShape, SpeechShape
+from onekernel.speech.config import Decoder, SpeechConfig
+
+RESERVED = 1024  # entries at the end of the talker's vocabulary that are no codes
+_PARTS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "output": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+    "query_norm": ("self_attn.q_norm",),
+    "key_norm": ("self_attn.k_norm",),
+    "input_norm": ("input_layernorm",),
+    "post_norm": ("post_attention_layernorm",),
+}
+
+
+def speech_shape(config: SpeechConfig) -> SpeechShape:
+    """Return the sizes of talker and predictor."""
+    talker, predictor = config.talker, config.predictor
+    return SpeechShape(
+        talker=_shape(talker.decoder, talker.vocab), predictor=_shape(predictor.decoder, predictor.vocab),
+        places=predictor.groups, codes=talker.vocab - RESERVED, end=talker.codec_eos,
+    )  # fmt: skip
+
+
+def _shape(decoder: Decoder, vocab: int) -> DecoderShape:
+    return DecoderShape(
+        decoder.layers, decoder.hidden, decoder.intermediate, decoder.heads, decoder.kv_heads, decoder.head_dim, vocab,
+        head_norms=True, epsilon=decoder.eps, theta=decoder.theta,
+    )  # fmt: skip
+
+
+class ProgramWeights:
+    """The tensors of a checkpoint by the names of `speech_decoder`, each with the numbers of its loops.
+
+    Names that begin with `sub_` are the predictor's. Rows of gate and up take turns. Tables of codes that the predictor
+    reads have gone through its projection, in float32.
+    """
+
+    def __init__(self, config: SpeechConfig, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors by their names in the file."""
+        self._config, self._tensors = config, tensors
+
+    def __call__(self, name: str, index: tuple[int, ...]) -> Tensor:
+        """Return a matrix or a vector."""
+        sub = name.removeprefix("sub_")
+        model = "talker.model" if sub == name else "talker.code_predictor.model"
+        if name == "head":
+            return self._tensors["talker.codec_head.weight"]
+        if name == "sub_head":  # the first place has none, and is never multiplied
+            return self._tensors[f"talker.code_predictor.lm_head.{max(index[0] - 1, 0)}.weight"]
+        if name in ("projection", "projection_bias"):
+            part = "bias" if name.endswith("bias") else "weight"
+            return self._tensors[f"talker.code_predictor.small_to_mtp_projection.{part}"]
+        if sub == "final_norm":
+            return self._tensors[f"{model}.norm.weight"]
+        parts = [self._tensors[f"{model}.layers.{index[0]}.{part}.weight"] for part in _PARTS[sub]]
+        return torch.stack(parts, 1).flatten(0, 1) if sub == "gate_up" else torch.cat(parts)
+
+    def table(self, place: int) -> Tensor:
+        """Return what the talker adds for each code of a place: [codes, hidden]."""
+        model = (
+            "talker.model.codec_embedding" if place == 0 else f"talker.code_predictor.model.codec_embedding.{place - 1}"
+        )
+        return self._tensors[f"{model}.weight"]
+
+    def sub_table(self, place: int) -> Tensor:
+        """Return what the predictor is given for each code of a place: float32 [codes, hidden]."""
+        table = self.table(place).float()
+        if not self._config.projects:
+            return table
+        weight, bias = self("projection", ()).float(), self("projection_bias", ()).float()
+        return torch.nn.functional.linear(table, weight, bias)
