@@ -79,8 +79,9 @@ class _Text:
         for matrix in self.layout.matrices:
             yield f"  using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks>;"
         for attend in self.text.attends:
-            sizes = f"{attend.heads.heads}, {attend.heads.kv_heads}, {attend.heads.head_dim}, {self.schedule.members}"
-            yield f"  using {heads_name(attend)} = Heads<{sizes}>;"
+            heads = attend.heads
+            sizes = heads.heads, heads.kv_heads, heads.head_dim, self.schedule.members, self.layout.keys_ahead(attend)
+            yield f"  using {heads_name(attend)} = Heads<{', '.join(map(str, sizes))}>;"
         rows = max(8 * self.layout.tiling(matrix).tiles for matrix in self.layout.matrices)
         columns = max(matrix.columns for matrix in self.layout.matrices)
         yield "  struct Memory {"
@@ -88,7 +89,7 @@ class _Text:
             yield f"    Ring<{self.schedule.slots}> ring;"
         yield f"    ProjectMemory<{rows}, {columns}> project;"
         for attend in self.text.attends:
-            yield f"    AttendMemory<{heads_name(attend)}, bfloat16> {attend.into};"
+            yield f"    AttendMemory<{heads_name(attend)}> {attend.into};"
         yield (
             f"    SampleMemory<{max(s.vocab for s in self.samples)}> draw;"
             if self.samples

@@ -31,6 +31,7 @@ FRAGMENT_BYTES = 16 * 32  # of a warp
 SLOT_BYTES = CHUNK * FRAGMENT_BYTES * WARPS
 SUM_STRIDE = WARPS + 4
 MOST_TILES = 16  # of a group
+MOST_KEYS = 4  # that a lane of attention sees at once: fewer would wait for memory, more would need too many registers
 _ALIGN = 32  # floats between exchanges: no two share a cache line
 
 
@@ -144,6 +145,11 @@ class Layout:
     def vector_floats(self) -> int:
         """Of that buffer."""
         return sum(vector.width * prod(self.counts[name] for name in vector.per) for vector in self.vectors)
+
+    def keys_ahead(self, attend: Attend) -> int:
+        """Return how many keys a lane sees at once: fewer than the most where a cache has no more positions."""
+        at_once = 2 * WARPS * self.schedule.members  # two keys a warp
+        return min(MOST_KEYS, divide_up(self.counts[attend.position], at_once)) if attend.position else MOST_KEYS
 
     def width(self, exchange: Exchange) -> int:
         """Return the floats of an exchange; those of attention and choice depend on the number of blocks."""

@@ -64,7 +64,7 @@ class PhaseText:
             yield "} else {"
             yield f"  {stream}.clear();"
             row = f"({_table('code', source.rows)} + memory.draw.codes[code]) * {width}"
-            yield f"  for (int code = 0; code < {len(source.rows)}; ++code) {stream}.add_row(tables + 1ll * {row});"
+            yield f"  {stream}.add_rows<{len(source.rows)}>([&](int code) {{ return tables + 1ll * {row}; }});"
             yield f"  {stream}.add_row(text + 1ll * ((frames < text_rows ? frames : text_rows) - 1) * {width});"
             yield "}"
         elif isinstance(source, CodeRow):
@@ -107,7 +107,7 @@ class PhaseText:
         layer = f"1ll * {phase.layer} * {self._cached(phase) // self.layout.counts[phase.layer]} * {capacity}"
         cache = " + ".join(["cache", *(f"1ll * {size}" for size in before), layer])
         yield (
-            f"const AttendOperands<{heads}, float, bfloat16> {phase.into}_operands{{{norms[0]}, {norms[1]}, "
+            f"const AttendOperands<{heads}, float> {phase.into}_operands{{{norms[0]}, {norms[1]}, "
             f"rotation + {position} * {heads}::kHeadDim, {cache}, {capacity}, {position}, "
             f"{float_literal(phase.epsilon)}}};"
         )

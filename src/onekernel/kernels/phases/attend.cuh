@@ -9,13 +9,15 @@
 
 constexpr float kNever = -1e30f;  // a score that is none; minus infinity would not survive its tag
 
-template <int kHeads_, int kKvHeads_, int kHeadDim_, int kMembers_>
+template <int kHeads_, int kKvHeads_, int kHeadDim_, int kMembers_, int kAhead_>
 struct Heads {
   static constexpr int kHeads = kHeads_, kKvHeads = kKvHeads_, kHeadDim = kHeadDim_;
+  static constexpr int kAhead = kAhead_;                // keys of a lane that are seen at once, and as many on their way
   static constexpr int kShare = kHeads / kKvHeads;      // heads that share keys
   static constexpr int kMembers = kMembers_;            // blocks that share a head of keys
   static constexpr int kKeyLanes = 16;                  // that share a key; a warp looks at several at a time
   static constexpr int kKeys = kWarpLanes / kKeyLanes;  // at a time
+  static constexpr int kAtOnce = kKeys * kWarps;        // by all warps
   static constexpr int kLaneDims = kHeadDim / kKeyLanes;
   static constexpr int kHeadQuads = kHeadDim / 4;
   static constexpr int kState = kHeadDim + 4;  // maximum, sum, and the values
@@ -28,27 +30,27 @@ struct Heads {
   }
 };
 
-template <class H, class Cache>
+template <class H>
 struct AttendMemory {
   alignas(16) float queries[H::kShare][H::kHeadDim];
-  alignas(16) Cache newest[2][H::kHeadDim];  // key and value
+  alignas(16) bfloat16 newest[2][H::kHeadDim];  // key and value
   alignas(16) float states[kWarps][H::kShare][H::kState];
 };
 
 // What a layer's attention reads: weights of the norms of heads (null: none), cos and sin of this position, the cache
 // [kv_heads, capacity, 2, head_dim] of this layer.
-template <class H, class T, class Cache>
+template <class H, class T>
 struct AttendOperands {
   const T* query_norm;
   const T* key_norm;
   const float* rotation;
-  Cache* cache;
+  bfloat16* cache;
   long long capacity;
   int position;
   float epsilon;
 
   // The key (0) or the value (1) of a position.
-  ONEKERNEL_DEVICE Cache* at(int head, int place, int part) const {
+  ONEKERNEL_DEVICE bfloat16* at(int head, int place, int part) const {
     return cache + ((head * capacity + place) * 2 + part) * H::kHeadDim;
   }
 };
@@ -62,11 +64,14 @@ struct Turning {
   ONEKERNEL_DEVICE Turning(int group, const T* norm, const float* rotation) {
     const int angle = 4 * (group % (H::kHeadQuads / 2));
     const bool upper = group >= H::kHeadQuads / 2;
+    const auto cosines = load_vector<4>(rotation + angle), sines = load_vector<4>(rotation + H::kHeadDim / 2 + angle);
+    Vector<T, 4> weights = {};
+    if (norm != nullptr) weights = load_vector<4>(norm + 4 * group);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      weight[k] = norm != nullptr ? to_float(norm[4 * group + k]) : 1.0f;
-      cos[k] = rotation[angle + k];
-      sin[k] = upper ? rotation[H::kHeadDim / 2 + angle + k] : -rotation[H::kHeadDim / 2 + angle + k];
+      weight[k] = norm != nullptr ? to_float(weights.at[k]) : 1.0f;
+      cos[k] = cosines.at[k];
+      sin[k] = upper ? sines.at[k] : -sines.at[k];
     }
   }
 
@@ -87,9 +92,9 @@ struct Turning {
 };
 
 // Bring the queries of a block's heads, and the new key and value, into shared memory; the owner keeps those two.
-template <class H, class T, class Cache>
-ONEKERNEL_DEVICE void gather_heads(AttendMemory<H, Cache>& memory, const Exchange& qkv, int head, int member,
-                                   const AttendOperands<H, T, Cache>& at) {
+template <class H, class T>
+ONEKERNEL_DEVICE void gather_heads(AttendMemory<H>& memory, const Exchange& qkv, int head, int member,
+                                   const AttendOperands<H, T>& at) {
   constexpr int kQuads = (H::kShare + 2) * H::kHeadQuads;
   for (int first = 0; first < kQuads; first += kWorkers) {
     const int place = first + threadIdx.x, vector = place / H::kHeadQuads, group = place % H::kHeadQuads;
@@ -108,7 +113,7 @@ ONEKERNEL_DEVICE void gather_heads(AttendMemory<H, Cache>& memory, const Exchang
       store_vector(memory.queries[vector] + 4 * group,
                    Vector<float, 4>{{turned[0] * scale, turned[1] * scale, turned[2] * scale, turned[3] * scale}});
     } else if (at.position % H::kMembers == member) {
-      Vector<Cache, 4> rounded;
+      Vector<bfloat16, 4> rounded;
 #pragma unroll
       for (int k = 0; k < 4; ++k) from_float(key ? turned[k] : quad[k], rounded.at[k]);
       store_vector(memory.newest[key ? 0 : 1] + 4 * group, rounded);
@@ -117,23 +122,28 @@ ONEKERNEL_DEVICE void gather_heads(AttendMemory<H, Cache>& memory, const Exchang
   }
 }
 
-// A lane's part of a key and its value.
-template <class H, class Cache>
+// A lane's part of a key and its value, two numbers a register.
+template <class H>
 struct KeyValue {
-  static constexpr int kWide = H::kLaneDims % 8 == 0 ? 8 : H::kLaneDims % 4 == 0 ? 4 : 2;
-  static constexpr int kLoads = H::kLaneDims / kWide;
-  Vector<Cache, kWide> key[kLoads], value[kLoads];
+  static constexpr int kWords = H::kLaneDims / 2;  // bfloat16
+  static constexpr int kWide = kWords % 4 == 0 ? 4 : kWords % 2 == 0 ? 2 : 1;
+  static constexpr int kLoads = kWords / kWide;
+  Vector<unsigned, kWide> key[kLoads], value[kLoads];
 
-  ONEKERNEL_DEVICE void load(const Cache* pair) {
-    const Cache* from = pair + lane_index() % H::kKeyLanes * H::kLaneDims;
+  ONEKERNEL_DEVICE void load(const bfloat16* pair) {
+    const auto* from = reinterpret_cast<const unsigned*>(pair) + lane_index() % H::kKeyLanes * kWords;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       key[i] = load_vector<kWide>(from + i * kWide);
-      value[i] = load_vector<kWide>(from + H::kHeadDim + i * kWide);
+      value[i] = load_vector<kWide>(from + H::kHeadDim / 2 + i * kWide);
     }
   }
-  ONEKERNEL_DEVICE float key_at(int d) const { return to_float(key[d / kWide].at[d % kWide]); }
-  ONEKERNEL_DEVICE float value_at(int d) const { return to_float(value[d / kWide].at[d % kWide]); }
+  ONEKERNEL_DEVICE float key_at(int d) const { return number(key[d / 2 / kWide].at[d / 2 % kWide], d % 2); }
+  ONEKERNEL_DEVICE float value_at(int d) const { return number(value[d / 2 / kWide].at[d / 2 % kWide], d % 2); }
+
+  ONEKERNEL_DEVICE static float number(unsigned two, int which) {
+    return bits_float(which == 0 ? two << 16 : two & 0xffff0000u);
+  }
 };
 
 // What the lanes of a key have seen: for each head the largest score, the sum of exponentials, the values under them.
@@ -151,23 +161,37 @@ struct Seen {
     }
   }
 
-  // All lanes call it; those of a key that is not there see nothing.
-  template <class Cache>
-  ONEKERNEL_DEVICE void see(const float (&query)[H::kShare][H::kLaneDims], const KeyValue<H, Cache>& pair, bool there) {
+  // See keys, those below `count` that are there. All lanes call it; lanes of one key agree on its number.
+  ONEKERNEL_DEVICE void see(const float (&query)[H::kShare][H::kLaneDims], const KeyValue<H> (&pairs)[H::kAhead],
+                            int place, int count) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
-      float score = 0.0f;
+      float score[H::kAhead], now = largest[h];
 #pragma unroll
-      for (int d = 0; d < H::kLaneDims; ++d) score += there ? query[h][d] * pair.key_at(d) : 0.0f;
+      for (int i = 0; i < H::kAhead; ++i) {
+        score[i] = 0.0f;
 #pragma unroll
-      for (int distance = H::kKeyLanes / 2; distance > 0; distance /= 2) score += shuffle_xor(score, distance);
-      const float now = there ? fmaxf(largest[h], score) : largest[h];
-      const float before = exp2f(largest[h] - now), weight = there ? exp2f(score - now) : 0.0f;
+        for (int d = 0; d < H::kLaneDims; ++d) score[i] += query[h][d] * pairs[i].key_at(d);
+      }
+#pragma unroll
+      for (int i = 0; i < H::kAhead; ++i) {
+#pragma unroll
+        for (int distance = H::kKeyLanes / 2; distance > 0; distance /= 2)
+          score[i] += shuffle_xor(score[i], distance);
+        if (place + i * H::kAtOnce < count) now = fmaxf(now, score[i]);
+      }
+      const float before = exp2f(largest[h] - now);
       largest[h] = now;
-      sum[h] = sum[h] * before + weight;
+      sum[h] *= before;
 #pragma unroll
-      for (int d = 0; d < H::kLaneDims; ++d)
-        values[h][d] = values[h][d] * before + (there ? weight * pair.value_at(d) : 0.0f);
+      for (int d = 0; d < H::kLaneDims; ++d) values[h][d] *= before;
+#pragma unroll
+      for (int i = 0; i < H::kAhead; ++i) {
+        const float weight = place + i * H::kAtOnce < count ? exp2f(score[i] - now) : 0.0f;
+        sum[h] += weight;
+#pragma unroll
+        for (int d = 0; d < H::kLaneDims; ++d) values[h][d] += weight * pairs[i].value_at(d);
+      }
     }
   }
 
@@ -201,29 +225,34 @@ struct Seen {
 
 // The positions of a member in their order, the new one the last of its owner. They are shared out first over the
 // warps, then over the keys that a warp looks at together.
-template <class H, class T, class Cache>
+template <class H, class T>
 struct Positions {
-  const AttendOperands<H, T, Cache>& at;
+  const AttendOperands<H, T>& at;
   int head, member, before, count;
-  static constexpr int kAtOnce = H::kKeys * kWarps;
 
-  ONEKERNEL_DEVICE Positions(const AttendOperands<H, T, Cache>& at, int head, int member)
+  ONEKERNEL_DEVICE Positions(const AttendOperands<H, T>& at, int head, int member)
       : at(at), head(head), member(member) {
     before = at.position > member ? divide_up(at.position - member, H::kMembers) : 0;
     count = before + (at.position % H::kMembers == member ? 1 : 0);
   }
   ONEKERNEL_DEVICE int first() const { return lane_index() / H::kKeyLanes * kWarps + warp_index(); }
 
-  // Those before the new one, which may be loaded while that is waited for.
-  ONEKERNEL_DEVICE void load(int place, KeyValue<H, Cache>& pair) const {
-    if (place < before) pair.load(at.at(head, member + place * H::kMembers, 0));
+  // Load as many as are seen at once, of those before the new one: they may be loaded while that is waited for. What is
+  // not there is zero.
+  ONEKERNEL_DEVICE void load(int first, KeyValue<H> (&pairs)[H::kAhead]) const {
+#pragma unroll
+    for (int i = 0; i < H::kAhead; ++i) {
+      const int place = first + i * H::kAtOnce;
+      pairs[i] = {};
+      if (place < before) pairs[i].load(at.at(head, member + place * H::kMembers, 0));
+    }
   }
 };
 
 // Let each warp see its share of the member's positions.
-template <class H, class T, class Cache>
-ONEKERNEL_DEVICE void see_positions(AttendMemory<H, Cache>& memory, const Positions<H, T, Cache>& positions,
-                                    KeyValue<H, Cache>& pair) {
+template <class H, class T>
+ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H, T>& positions,
+                                    KeyValue<H> (&pairs)[H::kAhead]) {
   float query[H::kShare][H::kLaneDims];
 #pragma unroll
   for (int h = 0; h < H::kShare; ++h)
@@ -231,12 +260,16 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H, Cache>& memory, const Positi
     for (int d = 0; d < H::kLaneDims; ++d)
       query[h][d] = memory.queries[h][lane_index() % H::kKeyLanes * H::kLaneDims + d];
   Seen<H> seen;
-  for (int base = 0; base < positions.count; base += positions.kAtOnce) {
-    const int place = base + positions.first();
-    if (place == positions.before) pair.load(memory.newest[0]);
-    const KeyValue<H, Cache> now = pair;
-    positions.load(place + positions.kAtOnce, pair);
-    seen.see(query, now, place < positions.count);
+#pragma unroll 1
+  for (int place = positions.first(); place - positions.first() < positions.count; place += H::kAhead * H::kAtOnce) {
+    KeyValue<H> now[H::kAhead];
+#pragma unroll
+    for (int i = 0; i < H::kAhead; ++i) {
+      if (place + i * H::kAtOnce == positions.before) pairs[i].load(memory.newest[0]);
+      now[i] = pairs[i];
+    }
+    positions.load(place + H::kAhead * H::kAtOnce, pairs);
+    seen.see(query, now, place, positions.count);
   }
   if (positions.count > kWarps) {
 #pragma unroll
@@ -246,8 +279,8 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H, Cache>& memory, const Positi
 }
 
 // Merge what the warps have seen, and publish it. Warps beyond `warps` have seen nothing.
-template <class H, class Cache>
-ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H, Cache>& memory, const Exchange& parts, int head, int member,
+template <class H>
+ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange& parts, int head, int member,
                                    int warps) {
   constexpr int kGroups = H::kState / 4;
   for (int place = threadIdx.x; place < H::kShare * kGroups; place += kWorkers) {
@@ -265,21 +298,21 @@ ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H, Cache>& memory, const E
   }
 }
 
-template <class H, int kTicks, class Patience_, class T, class Cache>
-ONEKERNEL_DEVICE void attend(AttendMemory<H, Cache>& memory, Patience_& patience, const Exchange& qkv,
-                             const Exchange& parts, const AttendOperands<H, T, Cache>& at) {
+template <class H, int kTicks, class Patience_, class T>
+ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const Exchange& qkv,
+                             const Exchange& parts, const AttendOperands<H, T>& at) {
   const int head = blockIdx.x / H::kMembers, member = blockIdx.x % H::kMembers;
   if (head < H::kKvHeads) {
-    const Positions<H, T, Cache> positions(at, head, member);
-    KeyValue<H, Cache> pair;
-    positions.load(positions.first(), pair);
+    const Positions<H, T> positions(at, head, member);
+    KeyValue<H> pairs[H::kAhead];
+    positions.load(positions.first(), pairs);
     patience.lap(0);
     let_pass(patience.since, kTicks);
     gather_heads(memory, qkv, head, member, at);
     patience.lap(1);
     workers_barrier();
     patience.lap(2);
-    see_positions(memory, positions, pair);
+    see_positions(memory, positions, pairs);
     patience.lap(3);
     workers_barrier();
     publish_seen(memory, parts, head, member, positions.count < kWarps ? positions.count : kWarps);

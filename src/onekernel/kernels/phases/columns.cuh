@@ -18,11 +18,18 @@ struct Columns {
   static constexpr int kQuads = divide_up(kSpan, 4 * kWarpLanes);             // of a lane
   static constexpr int kPartsBytes = kSpan / 4 * 16;                          // of a warp, in shared memory
 
+  // Every lane has as many groups, and all of them lie in the vector.
+  static constexpr bool kWhole = kSpan % (4 * kWarpLanes) == 0 && kWarps * kSpan == kWidth;
+
   // The first column of a lane's groups; they are 128 apart.
   ONEKERNEL_DEVICE static int first() { return warp_index() * kSpan + 4 * lane_index(); }
   // How many groups of a lane lie in the span, and how many of those in the vector.
-  ONEKERNEL_DEVICE static int in_span() { return divide_up(max_(kSpan - 4 * lane_index(), 0), 4 * kWarpLanes); }
+  ONEKERNEL_DEVICE static int in_span() {
+    if (kWhole) return kQuads;
+    return divide_up(max_(kSpan - 4 * lane_index(), 0), 4 * kWarpLanes);
+  }
   ONEKERNEL_DEVICE static int in_vector() {
+    if (kWhole) return kQuads;
     return divide_up(max_(min_(kSpan - 4 * lane_index(), kWidth - first()), 0), 4 * kWarpLanes);
   }
 
@@ -85,10 +92,19 @@ struct Residual {
   ONEKERNEL_DEVICE void add_row(const T* row) {
     const int quads = Place::in_vector();
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i)
+    for (int i = 0; i < Place::kQuads; ++i) {
+      if (i >= quads) continue;
+      const auto quad = load_vector<4>(row + Place::first() + 4 * kWarpLanes * i);
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (i < quads) at[i][k] += to_float(row[Place::first() + 4 * kWarpLanes * i + k]);
+      for (int k = 0; k < 4; ++k) at[i][k] += to_float(quad.at[k]);
+    }
+  }
+
+  // Add a row for each of some codes. Four at a time: their loads are all the registers of a worker.
+  template <int kCodes, class RowOf>
+  ONEKERNEL_DEVICE void add_rows(RowOf row_of) {
+#pragma unroll 4
+    for (int code = 0; code < kCodes; ++code) add_row(row_of(code));
   }
 
   ONEKERNEL_DEVICE void add(const Exchange& exchange) {

@@ -35,7 +35,7 @@ struct Exchange {
   // for at once, again and again. All lanes of a warp call it, each for its own.
   template <int kQuads, class Place, class Wanted>
   ONEKERNEL_DEVICE void await_at(Place place, Wanted wanted, float (&values)[kQuads][4]) const {
-    Vector<unsigned, 4> found[kQuads];
+    Vector<unsigned, 4> found[kQuads] = {};  // else what is not wanted would be kept from the last use
     const unsigned expected = parity();
     const auto there = [&] {
       unsigned wrong = 0;

@@ -163,10 +163,12 @@ struct Normed {
   ONEKERNEL_DEVICE void prefetch() {
     const int quads = Place::in_vector();
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i)
+    for (int i = 0; i < Place::kQuads; ++i) {
+      Vector<T, 4> quad = {};
+      if (i < quads) quad = load_vector<4>(weight + Place::first() + 4 * kWarpLanes * i);
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        scale[i][k] = i < quads ? to_float(weight[Place::first() + 4 * kWarpLanes * i + k]) : 0.0f;
+      for (int k = 0; k < 4; ++k) scale[i][k] = to_float(quad.at[k]);
+    }
   }
 
   ONEKERNEL_DEVICE float await(float (&values)[Place::kQuads][4]) {

@@ -125,14 +125,16 @@ struct Entries {
   static constexpr int kQuads = divide_up(kVocab, 4 * kWorkers);
   static_assert(kVocab % 4 == 0, "a vocabulary in groups of four");
   float logits[kQuads][4], keys[kQuads][4];
+  int thread = threadIdx.x;
 
-  ONEKERNEL_DEVICE static int token(int i, int k) { return 4 * (threadIdx.x + i * kWorkers) + k; }
+  ONEKERNEL_DEVICE int token(int i, int k) const { return 4 * (thread + i * kWorkers) + k; }
 
   // Draw the exponentials, which wait for nothing.
   ONEKERNEL_DEVICE explicit Entries(const Draw& draw) {
+    forget(thread);  // else what belongs to each entry is computed before all loops, and kept in registers
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const Philox random(threadIdx.x + i * kWorkers, draw.codebook, draw.frame, 0, draw.seed_low, draw.seed_high);
+      const Philox random(thread + i * kWorkers, draw.codebook, draw.frame, 0, draw.seed_low, draw.seed_high);
 #pragma unroll
       for (int k = 0; k < 4; ++k) keys[i][k] = draw.draws ? logf(random.exponential(k)) : 0.0f;
     }
@@ -140,8 +142,8 @@ struct Entries {
 
   template <class Rules>
   ONEKERNEL_DEVICE void await(const Exchange& exchange, const unsigned* seen, const Draw& draw, const Rules& rules) {
-    const int mine = divide_up(kVocab / 4 - static_cast<int>(threadIdx.x), kWorkers);
-    exchange.await(4 * threadIdx.x, 4 * kWorkers, mine > 0 ? mine : 0, logits);
+    const int mine = divide_up(kVocab / 4 - thread, kWorkers);
+    exchange.await(4 * thread, 4 * kWorkers, mine > 0 ? mine : 0, logits);
     exchange.end_use();
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
