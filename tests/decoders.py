@@ -11,18 +11,26 @@ import torch
 
 from onekernel.device.emulated import EmulatedDevice
 from onekernel.jit import Kernel
-from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
+from onekernel.megakernel.decoder import DecoderShape, SpeechShape, greedy_decoder
 from onekernel.megakernel.generate import kernel_request
 from onekernel.megakernel.interpret import Interpreter, State, rotations
 from onekernel.megakernel.layout import Layout, Schedule
 from onekernel.megakernel.pack import pack_stream, pack_vectors
 
-CAPACITY = 48  # positions
+CAPACITY = 64  # positions
 SHAPES = {
     "qwen3": DecoderShape(2, 96, 160, 4, 2, 32, 300, head_norms=True),
     "llama": DecoderShape(1, 64, 96, 3, 1, 64, 100, epsilon=1e-5, theta=1e4),
     "wide heads": DecoderShape(2, 64, 288, 2, 2, 128, 520, head_norms=True),
 }
+
+WHOLE = DecoderShape(1, 1024, 2048, 8, 4, 128, 264, head_norms=True)  # each lane of a warp has as many columns
+
+# The sizes of real decoders.
+TALKERS = [DecoderShape(28, hidden, 3 * hidden, 16, 8, 128, 3072, head_norms=True) for hidden in (1024, 2048)]
+PREDICTOR = DecoderShape(5, 1024, 3072, 16, 8, 128, 2048, head_norms=True)
+SPEECH = [SpeechShape(talker, PREDICTOR, 16, 2048, 2150) for talker in TALKERS]
+SMALL_TEXT = DecoderShape(30, 576, 1536, 9, 3, 64, 49152, epsilon=1e-5, theta=1e5)
 
 
 @dataclass

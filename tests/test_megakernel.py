@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import onekernel.megakernel
-from decoders import CAPACITY, SHAPES, Model, Run
+from decoders import CAPACITY, SHAPES, WHOLE, Model, Run
 from onekernel.device.emulated import Order
 from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
 from onekernel.megakernel.generate import kernel_request
@@ -49,6 +49,13 @@ def test_it_says_what_the_interpreter_says(name: str, arch: str) -> None:
         found, right = run.exchange(exchange), expected(name).exchanges.get(exchange)
         if right is not None:  # what was owed is added and gone
             assert np.abs(found - right).max() <= NEAR * np.abs(right).max()
+
+
+def test_a_width_of_which_each_lane_has_as_much() -> None:
+    """Then nothing is left out, and one text serves all tiles."""
+    wide = Model(WHOLE)
+    said = Run(wide, Schedule(8, slots=4, members=2)).run(PROMPT, 4)
+    assert said == Run(wide, Schedule(8, slots=0, members=2), "sm_80").run(PROMPT, 4) == wide.interpret(PROMPT, 4).said
 
 
 @pytest.mark.parametrize("blocks", [4, 5, 8])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from decoders import SHAPES, Model, Run
+from decoders import SHAPES, SMALL_TEXT, TALKERS, Model, Run
 from onekernel.device.emulated import Order
 from onekernel.errors import EmulationFault, InvalidInput
 from onekernel.megakernel.check import check, faults
@@ -29,26 +29,22 @@ from onekernel.megakernel.program import (
 )
 from onekernel.megakernel.schedule import schedule_for
 
-TALKER = DecoderShape(28, 1024, 3072, 16, 8, 128, 3072, head_norms=True)
-LARGE = DecoderShape(28, 2048, 6144, 16, 8, 128, 3072, head_norms=True)
-SMALL_TEXT = DecoderShape(30, 576, 1536, 9, 3, 64, 49152, epsilon=1e-5, theta=1e5)
 
-
-@pytest.mark.parametrize("shape", [TALKER, LARGE, SMALL_TEXT], ids=["talker", "large", "text"])
+@pytest.mark.parametrize("shape", [*TALKERS, SMALL_TEXT], ids=["talker", "large", "text"])
 @pytest.mark.parametrize("multiprocessors", [132, 114, 82])
 def test_real_decoders_get_a_schedule_that_is_safe(shape: DecoderShape, multiprocessors: int) -> None:
     program = greedy_decoder(shape)
-    schedule = schedule_for(program, multiprocessors)
+    schedule = schedule_for(program, multiprocessors, "sm_90")
     assert multiprocessors / 2 < schedule.blocks <= multiprocessors
     check(Layout(program, schedule))
 
 
 def test_more_blocks_than_work_are_refused() -> None:
     """Blocks that give nothing to others could be left behind: nobody would wait for them."""
-    found = list(faults(Layout(greedy_decoder(TALKER), Schedule(132))))
+    found = list(faults(Layout(greedy_decoder(TALKERS[0]), Schedule(132))))
     assert "attended overwritten while a block may still read it" in found
     with pytest.raises(InvalidInput, match="as many tiles of 8 rows as there are blocks"):
-        kernel_request(Layout(greedy_decoder(TALKER), Schedule(132)), "sm_90")
+        kernel_request(Layout(greedy_decoder(TALKERS[0]), Schedule(132)), "sm_90")
 
 
 @pytest.mark.parametrize("last", range(12))
@@ -66,7 +62,7 @@ def test_what_is_refused_goes_wrong_and_nothing_else_does(last: int, monkeypatch
 
 def test_a_gpu_that_is_too_large_for_a_program_is_told() -> None:
     with pytest.raises(InvalidInput, match="a program for 132 blocks"):
-        schedule_for(greedy_decoder(SHAPES["qwen3"]), 132)
+        schedule_for(greedy_decoder(SHAPES["qwen3"]), 132, "sm_90")
 
 
 # ---- planted faults

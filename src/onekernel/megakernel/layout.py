@@ -29,9 +29,10 @@ from onekernel.megakernel.program import (
 WARPS, STEP, CHUNK = 8, 32, 4  # warps that compute; columns and, in a chunk, fragments
 FRAGMENT_BYTES = 16 * 32  # of a warp
 SLOT_BYTES = CHUNK * FRAGMENT_BYTES * WARPS
+SLOT_SHARED_BYTES = SLOT_BYTES + 16  # with its two barriers
 SUM_STRIDE = WARPS + 4
 MOST_TILES = 16  # of a group
-MOST_KEYS = 4  # that a lane of attention sees at once: fewer would wait for memory, more would need too many registers
+MOST_KEYS = 3  # that a lane of attention sees at once: fewer would wait for memory, more would need too many registers
 _ALIGN = 32  # floats between exchanges: no two share a cache line
 
 
@@ -186,7 +187,7 @@ class Layout:
         parts = WARPS * max(STEP * self.tiling(matrix).steps for matrix in self.matrices) * 4
         heads = [phase.heads for phase, _ in self.program.phases() if isinstance(phase, Attend)]
         states = sum((h.heads // h.kv_heads + 2 + WARPS * h.heads // h.kv_heads) * (h.head_dim + 4) * 4 for h in heads)
-        ring = self.schedule.slots * (SLOT_BYTES + 16)
+        ring = self.schedule.slots * SLOT_SHARED_BYTES
         seen = max((phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)), default=0) // 8
         return ring + sums + parts + states + seen + 3072
 

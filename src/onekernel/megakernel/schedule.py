@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onekernel.device.parts import arch_number, shared_limit
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.check import faults
-from onekernel.megakernel.layout import Layout, Schedule
+from onekernel.megakernel.layout import SLOT_SHARED_BYTES, Layout, Schedule
 from onekernel.megakernel.program import Program
 
+FEWEST_SLOTS = 4  # with fewer, copies would wait for the warps that compute
 
-def schedule_for(program: Program, multiprocessors: int, *, ring: bool = True) -> Schedule:
-    """Choose the number of blocks: the fewest bytes a block, of the counts that `check` accepts; more blocks if equal.
 
-    `ring`: weights come through shared memory, which needs sm_90. Raises InvalidInput where no count will do.
+def schedule_for(program: Program, multiprocessors: int, arch: str) -> Schedule:
+    """Choose the ring, as large as shared memory allows up to the usual one, and the number of blocks.
+
+    That is the one of the fewest bytes a block, of the counts that `check` accepts; more blocks if equal. Raises
+    InvalidInput where no count will do.
     """
-    base = Schedule(multiprocessors) if ring else Schedule(multiprocessors, slots=0)
+    base = replace(Schedule(multiprocessors), slots=_slots(program, multiprocessors, arch))
     counts = range(multiprocessors, multiprocessors // 2, -1)
     layouts = sorted((Layout(program, replace(base, blocks=count)) for count in counts), key=lambda it: it.stream_bytes)
     for layout in layouts:
@@ -23,3 +27,11 @@ def schedule_for(program: Program, multiprocessors: int, *, ring: bool = True) -
             return layout.schedule
     todo = "use a GPU with more multiprocessors, or a program with larger matrices"
     raise InvalidInput(expected=f"a program for {multiprocessors} blocks", got=program.name, todo=todo)
+
+
+def _slots(program: Program, multiprocessors: int, arch: str) -> int:
+    """Return the slots of a ring; before sm_90, and where few would fit, warps load their weights themselves."""
+    usual = Schedule(multiprocessors)
+    free = shared_limit(arch) - Layout(program, replace(usual, slots=0)).shared_bytes
+    slots = min(usual.slots, free // SLOT_SHARED_BYTES)
+    return slots if arch_number(arch) >= 90 and slots >= FEWEST_SLOTS else 0

@@ -12,10 +12,10 @@ constexpr float kNever = -1e30f;  // a score that is none; minus infinity would 
 template <int kHeads_, int kKvHeads_, int kHeadDim_, int kMembers_, int kAhead_>
 struct Heads {
   static constexpr int kHeads = kHeads_, kKvHeads = kKvHeads_, kHeadDim = kHeadDim_;
-  static constexpr int kAhead = kAhead_;                // keys of a lane that are seen at once, and as many on their way
-  static constexpr int kShare = kHeads / kKvHeads;      // heads that share keys
-  static constexpr int kMembers = kMembers_;            // blocks that share a head of keys
-  static constexpr int kKeyLanes = 16;                  // that share a key; a warp looks at several at a time
+  static constexpr int kAhead = kAhead_;            // keys of a lane that are seen at once, and as many on their way
+  static constexpr int kShare = kHeads / kKvHeads;  // heads that share keys
+  static constexpr int kMembers = kMembers_;        // blocks that share a head of keys
+  static constexpr int kKeyLanes = 16;              // that share a key; a warp looks at several at a time
   static constexpr int kKeys = kWarpLanes / kKeyLanes;  // at a time
   static constexpr int kAtOnce = kKeys * kWarps;        // by all warps
   static constexpr int kLaneDims = kHeadDim / kKeyLanes;
@@ -176,8 +176,7 @@ struct Seen {
 #pragma unroll
       for (int i = 0; i < H::kAhead; ++i) {
 #pragma unroll
-        for (int distance = H::kKeyLanes / 2; distance > 0; distance /= 2)
-          score[i] += shuffle_xor(score[i], distance);
+        for (int distance = H::kKeyLanes / 2; distance > 0; distance /= 2) score[i] += shuffle_xor(score[i], distance);
         if (place + i * H::kAtOnce < count) now = fmaxf(now, score[i]);
       }
       const float before = exp2f(largest[h] - now);
@@ -299,8 +298,8 @@ ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange
 }
 
 template <class H, int kTicks, class Patience_, class T>
-ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const Exchange& qkv,
-                             const Exchange& parts, const AttendOperands<H, T>& at) {
+ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const Exchange& qkv, const Exchange& parts,
+                             const AttendOperands<H, T>& at) {
   const int head = blockIdx.x / H::kMembers, member = blockIdx.x % H::kMembers;
   if (head < H::kKvHeads) {
     const Positions<H, T> positions(at, head, member);

@@ -22,7 +22,11 @@ struct Columns {
   static constexpr bool kWhole = kSpan % (4 * kWarpLanes) == 0 && kWarps * kSpan == kWidth;
 
   // The first column of a lane's groups; they are 128 apart.
-  ONEKERNEL_DEVICE static int first() { return warp_index() * kSpan + 4 * lane_index(); }
+  ONEKERNEL_DEVICE static int first() {
+    int thread = threadIdx.x;
+    forget(thread);  // else all places of all phases are computed before all loops, and kept in registers
+    return thread / kWarpLanes * kSpan + thread % kWarpLanes * 4;
+  }
   // How many groups of a lane lie in the span, and how many of those in the vector.
   ONEKERNEL_DEVICE static int in_span() {
     if (kWhole) return kQuads;

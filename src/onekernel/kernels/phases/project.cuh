@@ -17,6 +17,7 @@ struct Matrix {
   static constexpr int kSteps = Columns<kColumns>::kSteps;
   static constexpr int kFragments = kTiles * kSteps;  // of a warp and a group
   static constexpr int kChunks = divide_up(kFragments, kChunk);
+  static constexpr int kPeriod = kSteps % kChunk == 0 ? kSteps / kChunk : kChunks;  // chunks of a tile, or of all
   static constexpr int kBlockRows = kGroups * kGroupRows;
 
   // Whether a block has rows; those without neither stream weights nor wait for what others make of theirs.
@@ -35,11 +36,12 @@ struct ProjectMemory {
   alignas(16) unsigned parts[kWarps][Columns<kMostColumns>::kPartsBytes / 4];
 };
 
-// Fragments that were taken from the stream before the vector was there.
+// Fragments that were taken from the stream before the vector was there: of whole tiles, where those are small.
 template <class M>
 struct Held {
   static constexpr int kMost = M::kSteps >= 8 ? 3 : 4;
-  static constexpr int kChunks = M::kChunks < kMost ? M::kChunks : kMost;
+  static constexpr int kWhole = kMost / M::kPeriod > 0 ? kMost / M::kPeriod * M::kPeriod : kMost;
+  static constexpr int kChunks = M::kChunks < kWhole ? M::kChunks : kWhole;
   Fragment at[kChunks][kChunk];
 };
 
@@ -91,10 +93,10 @@ struct TileSum {
   MatrixD even, odd;
 };
 
-template <class M, int kPlace = 0, class Reader>
+template <class M, int kPlace, int kEnd, class Reader>
 ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Operand<M>& operand, TileSum& sum,
                                       float* sums) {
-  if constexpr (kPlace < M::kChunks) {
+  if constexpr (kPlace < kEnd) {
     Fragment fresh[kChunk];
     if constexpr (kPlace >= Held<M>::kChunks) take_chunk<M, kPlace>(reader, fresh);
 #pragma unroll
@@ -111,7 +113,21 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Opera
         store_sum(sum.even, sums, number / M::kSteps);
       }
     }
-    multiply_chunks<M, kPlace + 1>(reader, held, operand, sum, sums);
+    multiply_chunks<M, kPlace + 1, kEnd>(reader, held, operand, sum, sums);
+  }
+}
+
+template <class M, class Reader>
+ONEKERNEL_DEVICE void multiply(Reader& reader, Held<M>& held, const Operand<M>& operand, float* sums) {
+  constexpr int kHeld = Held<M>::kChunks;
+  TileSum sum;
+  if constexpr (kHeld % M::kPeriod != 0 || kHeld == M::kChunks) {
+    multiply_chunks<M, 0, M::kChunks>(reader, held, operand, sum, sums);
+  } else {  // one text for all tiles behind the held ones
+    multiply_chunks<M, 0, kHeld>(reader, held, operand, sum, sums);
+#pragma unroll 1
+    for (int chunk = kHeld; chunk < M::kChunks; chunk += M::kPeriod, sums += 8 * kSumStride)
+      multiply_chunks<M, kHeld, kHeld + M::kPeriod>(reader, held, operand, sum, sums);
   }
 }
 
@@ -276,8 +292,7 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
   float factor = 1.0f;
   for (int group = 0; group < M::kGroups; ++group) {
     if (group > 0) hold_chunks<M>(reader, held);
-    TileSum sum;
-    multiply_chunks<M>(reader, held, operand, sum, memory.sums[turn]);
+    multiply<M>(reader, held, operand, memory.sums[turn]);
     patience.lap(2);
     workers_barrier();
     patience.lap(3);
