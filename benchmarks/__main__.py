@@ -1,8 +1,8 @@
 """Run the benchmarks: `python -m benchmarks [TABLE ...] [--out FOLDER] [--commit HASH]`.
 
 rows, columns, proof need a GPU; launch takes the stub driver when there is none; compile needs neither; verdicts
-verifies on the host, and on a GPU where there is one. official, which runs only when it is named, compares speech with
-the official package that OFFICIAL_PYTHON has.
+verifies on the host, and on a GPU where there is one. Run only when they are named: official, which compares
+speech with the official package that OFFICIAL_PYTHON has, and frames, which makes speech in one launch on a GPU.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ from benchmarks import show, stub
 from onekernel import device
 
 TABLES = ("rows", "columns", "proof", "launch", "compile", "verdicts")
-NAMED = ("official",)  # run when they are named
-NEED_GPU = ("rows", "columns", "proof")
+NAMED = ("official", "frames")  # run when they are named
+NEED_GPU = ("rows", "columns", "proof", "frames")
 
 
 def main() -> int:
     """Measure, print the tables, write one JSON file each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "tables", nargs="*", metavar="|".join(TABLES + NAMED), help="what to run (default: all but official)"
+        "tables", nargs="*", metavar="|".join(TABLES + NAMED), help="what to run (default: all but the last two)"
     )
     parser.add_argument("--out", type=Path, help="write numbers and conditions into this folder")
     parser.add_argument("--commit", help="the commit of this tree, when it came without git")
@@ -60,10 +61,8 @@ def main() -> int:
 
 def _failed(name: str, result: Any) -> bool:
     """Say whether what was compared is not the same; speed alone fails nothing."""
-    if name == "official":
-        from benchmarks import official
-
-        return official.failed(result)
+    if name in NAMED:
+        return bool(import_module(f"benchmarks.{name}").failed(result))
     return name == "proof" and not result["clean"]
 
 
@@ -82,10 +81,8 @@ def _measure(name: str, progress: Console, out: Path | None) -> Any:
         from benchmarks import verdicts
 
         return verdicts.run(say, out)
-    if name == "official":
-        from benchmarks import official
-
-        return official.run(say)
+    if name in NAMED:
+        return import_module(f"benchmarks.{name}").run(say)
     from benchmarks import chains, problems, proof
 
     if name == "proof":

@@ -20,6 +20,8 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
         _verdicts(console, record[name], f"verdicts: {place}")
     elif name == "official":
         _official(console, record[name], f"official: differences from the official package, {place}")
+    elif name == "frames":
+        _frames(console, record[name], f"frames of speech in one launch, {place}")
     elif name == "launch":
         _launches(console, record[name], f"launch: microseconds of the calling thread, {place}")
     elif name == "compile":
@@ -56,6 +58,15 @@ def _official(console: Console, rows: list[dict[str, Any]], title: str) -> None:
         measured = f"{row['measured']:.3g}" + "".join(f", {key} {value:.3g}" for key, value in more.items())
         where = row["model"].removeprefix("Qwen3-TTS-12Hz-"), row.get("dtype", ""), row.get("asked", "")
         drawn.add_row(*where, row["what"], measured, "" if limit is None else f"{limit:.2g}", verdict)
+    console.print(drawn)
+
+
+def _frames(console: Console, rows: list[dict[str, Any]], title: str) -> None:
+    drawn = Table("model", "what", "median", "P99", "max", "floor", "of floor", title=title)
+    for row in rows:
+        more = [f"{row[key]:.3f}" if key in row else "" for key in ("p99", "max", "floor", "of floor")]
+        found = f"{row['measured']} of {row['least']}" if "least" in row else f"{row['measured']:.3f}"
+        drawn.add_row(row["model"].removeprefix("Qwen3-TTS-12Hz-"), row["what"], found, *more)
     console.print(drawn)
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import speech_checkpoint
 from decoders import CAPACITY, SPEECH, rounded
 from onekernel.device.emulated import EmulatedDevice, Order
+from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
 from onekernel.megakernel.check import faults
 from onekernel.megakernel.decoder import SpeechShape, speech_decoder
@@ -22,7 +23,7 @@ from onekernel.megakernel.layout import Layout, Schedule
 from onekernel.megakernel.program import When
 from onekernel.megakernel.schedule import schedule_for
 from onekernel.speech.config import read_speech
-from onekernel.speech.lm.frames import Choice, FrameKernel
+from onekernel.speech.lm.frames import FrameKernel
 from onekernel.speech.lm.model import LanguageModel, begin
 from onekernel.speech.lm.program import ProgramWeights, speech_shape
 from onekernel.speech.lm.sampling import by_counter, choose, penalise, suppress
@@ -52,15 +53,7 @@ class Speech:
         kernel = Kernel(kernel_request(layout, "sm_90"), EmulatedDevice(**machine))
         frames = FrameKernel(kernel, layout, self.shape, CAPACITY)
         frames.load(self.weights, self.weights.table, self.weights.sub_table)
-        return frames.request(choice(asked), SEED)
-
-
-def choice(asked: Sampling) -> Choice:
-    """Spell the options of the reference engine as the kernel's."""
-    return Choice(
-        asked.do_sample, asked.temperature, asked.top_k, asked.repetition_penalty,
-        asked.sub_do_sample, asked.sub_temperature, asked.sub_top_k,
-    )  # fmt: skip
+        return frames.request(asked, SEED)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +119,12 @@ def test_the_kernel_says_what_the_interpreter_says(load: Any, size: str, asked: 
     expected = interpret(model, asked, prompt, text, 3, keep=rounded).frames
     request = model.request(asked)
     assert request.say(prompt, text, 2).tolist() + request.say(None, text, 1).tolist() == expected
+
+
+def test_a_draw_that_the_kernel_does_not_have_is_refused(load: Any) -> None:
+    _, model = load("0b6")
+    with pytest.raises(InvalidInput, match="bound the draw by top_k"):
+        model.request(Sampling(sub_top_p=0.5))
 
 
 def test_a_block_may_lag_behind_all_others(load: Any) -> None:

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import SpeechShape
 from onekernel.megakernel.generate import REQUEST_HEAD
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
 from onekernel.megakernel.pack import Weights, pack_stream, pack_vectors
+from onekernel.speech.request import Sampling
 
 Tables = Callable[[int], torch.Tensor]  # of the codes of a place
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How codes are drawn: the first of a frame, then (`sub_`) the others. top_k 0: of all; no draw: the likeliest."""
-
-    draws: bool = True
-    temperature: float = 0.9
-    top_k: int = 50
-    penalty: float = 1.05
-    sub_draws: bool = True
-    sub_temperature: float = 0.9
-    sub_top_k: int = 50
-
-    def numbers(self) -> list[float]:
-        """Lay them out as the kernel reads them."""
-        first = self.draws, self.temperature, self.top_k, self.penalty
-        return [float(number) for number in (*first, self.sub_draws, self.sub_temperature, self.sub_top_k, 0)]
 
 
 class FrameKernel:
@@ -55,22 +38,22 @@ class FrameKernel:
         tables = torch.cat([table(place) for place in places]).bfloat16().contiguous()
         self.tables = tables, torch.cat([sub_table(place) for place in places[:-1]]).float().contiguous()
 
-    def request(self, choice: Choice, seed: int) -> FrameRequest:
-        """Begin a request."""
-        return FrameRequest(self, choice, seed)
+    def request(self, asked: Sampling, seed: int) -> FrameRequest:
+        """Begin a request. Raises InvalidInput for a way to draw that the kernel does not have."""
+        return FrameRequest(self, asked, seed)
 
 
 class FrameRequest:
     """A request on its way: its keys and values, and what the kernel remembers of it."""
 
-    def __init__(self, speech: FrameKernel, choice: Choice, seed: int) -> None:
+    def __init__(self, speech: FrameKernel, asked: Sampling, seed: int) -> None:
         self._speech, shape = speech, speech.shape
         device = speech.tables[0].device
         sizes = (shape.talker, speech.positions), (shape.predictor, shape.places)
         kept = sum(d.layers * d.kv_heads * positions * 2 * d.head_dim for d, positions in sizes)
         self.cache = torch.full((kept,), torch.nan, dtype=torch.bfloat16, device=device)
         self.exchanged = torch.full((speech.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
-        self._options = torch.tensor(choice.numbers(), dtype=torch.float32, device=device)
+        self._options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
         memory = np.zeros(REQUEST_HEAD + 16 + shape.talker.vocab // 32, np.uint32)
         memory[:2] = seed & 0xFFFFFFFF, seed >> 32
         self._request = torch.from_numpy(memory.view(np.int32)).to(device)
@@ -94,3 +77,12 @@ class FrameRequest:
         )  # fmt: skip
         self.position += steps
         return said
+
+
+def _options(asked: Sampling) -> list[float]:
+    """Lay out how codes are drawn as the kernel reads it: the first of a frame, then the others."""
+    if min(asked.top_p, asked.sub_top_p) < 1:
+        got = f"top_p {asked.top_p:g}, sub_top_p {asked.sub_top_p:g}"
+        raise InvalidInput(expected="top_p and sub_top_p of 1", got=got, todo="bound the draw by top_k")
+    first = asked.do_sample, asked.temperature, asked.top_k, asked.repetition_penalty
+    return [float(number) for number in (*first, asked.sub_do_sample, asked.sub_temperature, asked.sub_top_k, 0)]

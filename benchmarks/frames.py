@@ -1,0 +1,197 @@
+"""Frames of Qwen3-TTS in one launch: are they the reference's, and how fast? Random weights at released sizes.
+
+The reference multiplies the same bfloat16 weights in float32 and keeps its cache in float32. A frame has a talker step,
+its head, fifteen passes of the predictor, and sixteen draws. The floor is the time in which the GPU reads the weights
+of a frame once, at the speed at which it reads a large tensor in the same run.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from benchmarks.conditions import ROOT
+from benchmarks.official import NAMES
+from onekernel import device
+from onekernel.jit import Kernel
+from onekernel.megakernel.decoder import speech_decoder
+from onekernel.megakernel.generate import kernel_request
+from onekernel.megakernel.interpret import holds
+from onekernel.megakernel.layout import Layout, Schedule
+from onekernel.megakernel.program import Item, Project, Repeat, When
+from onekernel.megakernel.schedule import schedule_for
+from onekernel.speech.config import SpeechConfig, read_speech
+from onekernel.speech.lm.frames import FrameKernel
+from onekernel.speech.lm.model import LanguageModel, begin
+from onekernel.speech.lm.program import ProgramWeights, speech_shape
+from onekernel.speech.lm.sampling import by_counter
+from onekernel.speech.request import Sampling
+
+SEED, PROMPT, FRAMES = 7, 10, 50  # of parity
+ASKED = {"greedy": Sampling(do_sample=False, sub_do_sample=False), "drawn": Sampling()}
+POSITIONS, AT_ONCE, LAUNCHES = (100, 1000), (1, 8), 200  # of speed
+EAGER_FRAMES = 5
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A checkpoint's language model as the reference engine, and as one kernel."""
+
+    config: SpeechConfig
+    tensors: dict[str, Tensor]
+    layout: Layout
+    kernel: FrameKernel
+    seconds: float  # to compile
+
+
+def prepare(config: SpeechConfig, tensors: dict[str, Tensor], on: Any, schedule: Schedule | None = None) -> Speech:
+    """Compile the kernel of a checkpoint, and pack its weights where they are."""
+    shape, weights = speech_shape(config), ProgramWeights(config, tensors)
+    program = speech_decoder(shape)
+    layout = Layout(program, schedule or schedule_for(program, on.multiprocessors, on.arch))
+    start = time.perf_counter()
+    built = Kernel(kernel_request(layout, on.arch), on)
+    seconds = time.perf_counter() - start
+    kernel = FrameKernel(built, layout, shape, max(POSITIONS) + max(AT_ONCE) + 1)
+    kernel.load(weights, weights.table, weights.sub_table)
+    return Speech(config, tensors, layout, kernel, seconds)
+
+
+def rows_of(speech: Speech, number: int, seed: int) -> Tensor:
+    """Make rows of a prompt or of text, [number, hidden]."""
+    like = speech.tensors["talker.codec_head.weight"]
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(number, speech.config.talker.decoder.hidden, generator=random).to(like.device)
+
+
+def parity(speech: Speech, frames: int = FRAMES) -> Iterator[Row]:
+    """Compare all codes with those of the reference; and the kernel with itself, in one launch and frame by frame."""
+    wide = LanguageModel(speech.config, {name: tensor.float() for name, tensor in speech.tensors.items()})
+    prompt, text = rows_of(speech, PROMPT, 1), rows_of(speech, 3, 2)
+    for name, asked in ASKED.items():
+        right = list(reference(wide, asked, prompt, text, frames))
+        found = speech.kernel.request(asked, SEED).say(prompt, text, len(right)).tolist()
+        equal = next((i for i, pair in enumerate(zip(found, right, strict=True)) if pair[0] != pair[1]), len(right))
+        yield {"what": f"{name}: frames equal to the reference", "measured": equal, "least": len(right)}
+        request = speech.kernel.request(asked, SEED)
+        apart = [request.say(prompt if i == 0 else None, text, 1).tolist()[0] for i in range(len(right))]
+        same = sum(a == b for a, b in zip(apart, found, strict=True))
+        yield {"what": f"{name}: frames equal in one launch and one by one", "measured": same, "least": len(right)}
+
+
+def reference(model: LanguageModel, asked: Sampling, prompt: Tensor, text: Tensor, frames: int) -> Iterator[list[int]]:
+    """Yield the frames that the reference engine says."""
+    generation = begin(model, prompt, asked, by_counter(SEED), most_frames=frames)
+    while (frame := generation.next_frame()) is not None:
+        yield frame
+        generation.advance(frame, text[min(generation.frames, len(text)) - 1])
+
+
+def speed(speech: Speech) -> Iterator[Row]:
+    """Time launches of one and of several frames, on the GPU, at the contexts of `POSITIONS`."""
+    read = read_bandwidth()
+    floor = read_bytes(speech.layout.program.body) / read * 1e3
+    text = rows_of(speech, 3, 2)
+    yield {"what": "seconds to compile", "measured": speech.seconds}
+    yield {"what": "read bandwidth, TB/s", "measured": read / 1e12}
+    for position in POSITIONS:
+        for frames in AT_ONCE:
+            times = launches(speech, text, position, frames)
+            most = {"p99": quantiles(times, n=100)[98], "max": max(times), "floor": floor}
+            what = f"ms a frame at {position} positions, {frames} a launch"
+            yield {"what": what, "measured": median(times), **most, "of floor": floor / median(times)}
+    yield {"what": "ms a frame, reference engine in eager torch", "measured": eager(speech, text)}
+
+
+def launches(speech: Speech, text: Tensor, position: int, frames: int) -> list[float]:
+    """Return milliseconds a frame of each launch, draws and all; each begins at the same position."""
+    request = speech.kernel.request(Sampling(), SEED)
+    request.cache.normal_()
+    request.position = position
+    request.say(rows_of(speech, 1, 3), text, frames)
+    stream = torch.cuda.current_stream()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(LAUNCHES + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        request.position = position
+        request.say(None, text, frames, stream.cuda_stream)
+        mark.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) / frames for start, end in pairwise(marks)]
+
+
+def eager(speech: Speech, text: Tensor) -> float:
+    """Return milliseconds a frame of the reference engine in bfloat16."""
+    model, prompt = LanguageModel(speech.config, speech.tensors), rows_of(speech, PROMPT, 1).bfloat16()
+    frames, times = reference(model, Sampling(), prompt, text.bfloat16(), EAGER_FRAMES + 1), list[float]()
+    next(frames)
+    for _ in range(EAGER_FRAMES):
+        start = time.perf_counter()
+        next(frames)
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - start))
+    return median(times)
+
+
+def read_bytes(body: tuple[Item, ...], at: dict[str, int] | None = None) -> int:
+    """Count the bytes of weights that one step reads: every matrix each time that it is used."""
+    at, total = at or {}, 0
+    for item in body:
+        if isinstance(item, Repeat):
+            count = item.count if isinstance(item.count, int) else 1
+            total += sum(read_bytes(item.body, {**at, item.index: number}) for number in range(count))
+        elif isinstance(item, When):
+            total += read_bytes(item.body, at) if holds(item.condition, at, speaks=True) else 0
+        elif isinstance(item, Project):
+            total += 2 * item.matrix.rows * item.matrix.columns
+    return total
+
+
+def read_bandwidth() -> float:
+    """Return the bytes a second at which the GPU adds up a tensor of 4 GiB: the best of ten."""
+    large, best = torch.zeros(1 << 30, dtype=torch.float32, device="cuda"), float("inf")
+    for _ in range(10):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        large.sum()
+        end.record()
+        end.synchronize()
+        best = min(best, start.elapsed_time(end) / 1e3)
+    return large.nbytes / best
+
+
+def run(say: Callable[[str], None]) -> list[Row]:
+    """Compare and time each size; returns rows with the name of the model."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import speech_checkpoint
+
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as place:
+        for name in NAMES:
+            say(f"{name}: writing random weights")
+            folder = speech_checkpoint.write_released(Path(place) / name, name)
+            tensors = load_file(folder / "model.safetensors", device="cuda")
+            with torch.inference_mode():
+                speech = prepare(read_speech(folder), tensors, device.get("cuda"))
+                for part in (parity, speed):
+                    for row in part(speech):
+                        rows.append({"model": name, **row})
+                        say(f"{row}")
+    return rows
+
+
+def failed(rows: list[Row]) -> bool:
+    """Say whether codes differ; speed alone fails nothing."""
+    return any(row["measured"] < row["least"] for row in rows if "least" in row)
