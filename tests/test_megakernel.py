@@ -38,7 +38,7 @@ def expected(name: str) -> State:
     return model(name).interpret(PROMPT, STEPS)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_says_what_the_interpreter_says(name: str, arch: str) -> None:
     """And it makes the same values in every phase of the last layer."""

@@ -138,12 +138,8 @@ struct KeyValue {
       value[i] = load_vector<kWide>(from + H::kHeadDim / 2 + i * kWide);
     }
   }
-  ONEKERNEL_DEVICE float key_at(int d) const { return number(key[d / 2 / kWide].at[d / 2 % kWide], d % 2); }
-  ONEKERNEL_DEVICE float value_at(int d) const { return number(value[d / 2 / kWide].at[d / 2 % kWide], d % 2); }
-
-  ONEKERNEL_DEVICE static float number(unsigned two, int which) {
-    return bits_float(which == 0 ? two << 16 : two & 0xffff0000u);
-  }
+  ONEKERNEL_DEVICE float key_at(int d) const { return of_halves(key[d / 2 / kWide].at[d / 2 % kWide], d % 2); }
+  ONEKERNEL_DEVICE float value_at(int d) const { return of_halves(value[d / 2 / kWide].at[d / 2 % kWide], d % 2); }
 };
 
 // What the lanes of a key have seen: for each head the largest score, the sum of exponentials, the values under them.

@@ -46,6 +46,10 @@ private:
 ONEKERNEL_DEVICE unsigned upper_halves(float first, float second) {
   return float_bits(first) >> 16 | (float_bits(second) & 0xffff0000u);
 }
+// One of them again: 0 the first, 1 the second.
+ONEKERNEL_DEVICE float of_halves(unsigned halves, int which) {
+  return bits_float(which == 0 ? halves << 16 : halves & 0xffff0000u);
+}
 ONEKERNEL_DEVICE float below_upper_half(float value) { return value - bits_float(float_bits(value) & 0xffff0000u); }
 
 // Write a lane's groups as parts into its warp's memory.

@@ -2,7 +2,7 @@
 // sums meet in shared memory, one barrier, and the first threads finish a row each.
 #pragma once
 #include "elementwise.cuh"
-#include "phases/columns.cuh"
+#include "phases/multiply.cuh"
 #include "phases/stream.cuh"
 
 constexpr int kMostTiles = 16;  // whose sums are finished together
@@ -106,7 +106,7 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Opera
       const Fragment* fragment = &fresh[i];
       if constexpr (kPlace < Held<M>::kChunks) fragment = &held.at[kPlace][i];
       if (step == 0) sum = {};
-      multiply_add(step % 2 == 0 ? sum.even : sum.odd, *fragment, operand.at(step));
+      multiply_fragment(step % 2 == 0 ? sum.even : sum.odd, *fragment, operand.at(step));
       if (step == M::kSteps - 1) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) sum.even.at[v] += sum.odd.at[v];
