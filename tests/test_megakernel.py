@@ -91,6 +91,16 @@ def test_launches_go_on_where_the_last_one_ended() -> None:
     assert (whole.mail == parts.mail).all()
 
 
+def test_a_member_that_owns_nothing_of_a_launch_sees_what_it_has() -> None:
+    """It has more positions than warps, none of them new: what is new for others must not reach it."""
+    whole, parts = Run(model("llama"), SCHEDULE), Run(model("llama"), SCHEDULE)
+    prompt = list(range(21))
+    said = whole.run(prompt, 23)
+    last = parts.run(prompt, 21)[-1:]
+    assert [*last, *(last := parts.run(last, 1)), *parts.run(last, 1)] == said[20:]
+    assert (whole.mail == parts.mail).all()
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_keeps_to_the_rules_of_the_machine(name: str) -> None:
     """Addresses, alignment, races on shared memory, reads of what nobody wrote."""

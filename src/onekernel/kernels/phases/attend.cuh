@@ -157,7 +157,7 @@ struct Seen {
     }
   }
 
-  // See keys, those below `count` that are there. All lanes call it; lanes of one key agree on its number.
+  // See keys, those below `count`; the others must be zero. All lanes call it; lanes of one key agree on its place.
   ONEKERNEL_DEVICE void see(const float (&query)[H::kShare][H::kLaneDims], const KeyValue<H> (&pairs)[H::kAhead],
                             int place, int count) {
 #pragma unroll
@@ -231,6 +231,7 @@ struct Positions {
     count = before + (at.position % H::kMembers == member ? 1 : 0);
   }
   ONEKERNEL_DEVICE int first() const { return lane_index() / H::kKeyLanes * kWarps + warp_index(); }
+  ONEKERNEL_DEVICE bool is_new(int place) const { return place == before && place < count; }
 
   // Load as many as are seen at once, of those before the new one: they may be loaded while that is waited for. What is
   // not there is zero.
@@ -260,7 +261,7 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H, 
     KeyValue<H> now[H::kAhead];
 #pragma unroll
     for (int i = 0; i < H::kAhead; ++i) {
-      if (place + i * H::kAtOnce == positions.before) pairs[i].load(memory.newest[0]);
+      if (positions.is_new(place + i * H::kAtOnce)) pairs[i].load(memory.newest[0]);
       now[i] = pairs[i];
     }
     positions.load(place + H::kAhead * H::kAtOnce, pairs);
