@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,10 @@ from hypothesis import settings
 # Machines differ in speed, so no example has a deadline; CI tries the same examples every time.
 settings.register_profile("onekernel", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("onekernel")
+
+# Shells start background jobs with Ctrl-C ignored, and every child inherits that: tests of it would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
