@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
-from onekernel.megakernel.layout import Layout
+from onekernel.megakernel.layout import WARPS, Layout
 from onekernel.megakernel.phase_text import PhaseText, heads_name, type_name
 from onekernel.megakernel.program import Attend, Item, Phase, Program, Project, Repeat, Sample, When
 
-WORKERS = 256  # threads that compute; 32 more copy weights, where there is a ring
+WORKERS = 32 * WARPS  # threads that compute; 32 more copy weights, where there is a ring
 TRACED = 64  # counters of a traced kernel, behind 4096 numbers of what it says
 
 _ALL = (

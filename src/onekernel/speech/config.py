@@ -47,6 +47,11 @@ class Talker:
     speakers: Mapping[str, int]
     dialects: Mapping[str, str]  # of the speakers that have one
 
+    @property
+    def codes(self) -> int:
+        """How many entries of the vocabulary are codes: the 1024 at its end are none."""
+        return self.vocab - 1024
+
 
 @dataclass(frozen=True)
 class Predictor:

@@ -18,7 +18,6 @@ from onekernel.speech.prompt.embeddings import Embeddings
 from onekernel.speech.request import Sampling
 
 LEAST_FRAMES = 2  # before speech may end (min_new_tokens of the official package)
-_RESERVED = 1024  # entries at the end of the talker's vocabulary that are no codes
 
 Finish = Literal["", "eos", "length"]
 
@@ -83,7 +82,7 @@ class Generation:
         talker, sampling = self.model.config.talker, self.sampling
         scores = penalise(self.logits.clone(), self.seen, sampling.repetition_penalty)
         may_end = self.frames >= LEAST_FRAMES
-        scores = suppress(scores, talker.vocab - _RESERVED, talker.codec_eos, end_allowed=may_end)
+        scores = suppress(scores, talker.codes, talker.codec_eos, end_allowed=may_end)
         race = partial(self.draw, frame=self.frames, codebook=0) if sampling.do_sample else None
         first = choose(scores, race, sampling.temperature, sampling.top_k, sampling.top_p)
         if first == talker.codec_eos:

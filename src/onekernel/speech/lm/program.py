@@ -10,7 +10,6 @@ from torch import Tensor
 from onekernel.megakernel.decoder import DecoderShape, SpeechShape
 from onekernel.speech.config import Decoder, SpeechConfig
 
-RESERVED = 1024  # entries at the end of the talker's vocabulary that are no codes
 _PARTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "output": ("self_attn.o_proj",),
@@ -28,7 +27,7 @@ def speech_shape(config: SpeechConfig) -> SpeechShape:
     talker, predictor = config.talker, config.predictor
     return SpeechShape(
         talker=_shape(talker.decoder, talker.vocab), predictor=_shape(predictor.decoder, predictor.vocab),
-        places=predictor.groups, codes=talker.vocab - RESERVED, end=talker.codec_eos,
+        places=predictor.groups, codes=talker.codes, end=talker.codec_eos,
     )  # fmt: skip
 
 
