@@ -25,7 +25,7 @@ from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 PROMPT, STEPS = [5, 17, 70], 8
 NEAR = 2e-4  # of the largest value: products are right to 2^-16, and some add up
-SCHEDULE = Schedule(6, slots=4, members=2)
+SCHEDULE = Schedule(6, slots=4)
 
 
 @cache
@@ -42,8 +42,7 @@ def expected(name: str) -> State:
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_says_what_the_interpreter_says(name: str, arch: str) -> None:
     """And it makes the same values in every phase of the last layer."""
-    members = 3 if name == "llama" else 2
-    run = Run(model(name), Schedule(6, slots=4 if arch == "sm_90" else 0, members=members), arch)
+    run = Run(model(name), Schedule(6, slots=4 if arch == "sm_90" else 0), arch)
     assert run.run(PROMPT, STEPS) == expected(name).said
     for exchange in ("qkv", "inner", "fed"):
         found, right = run.exchange(exchange), expected(name).exchanges.get(exchange)
@@ -54,19 +53,19 @@ def test_it_says_what_the_interpreter_says(name: str, arch: str) -> None:
 def test_a_width_of_which_each_lane_has_as_much() -> None:
     """Then nothing is left out, and one text serves all tiles."""
     wide = Model(WHOLE)
-    said = Run(wide, Schedule(8, slots=4, members=2)).run(PROMPT, 4)
-    assert said == Run(wide, Schedule(8, slots=0, members=2), "sm_80").run(PROMPT, 4) == wide.interpret(PROMPT, 4).said
+    said = Run(wide, Schedule(8, slots=4)).run(PROMPT, 4)
+    assert said == Run(wide, Schedule(8, slots=0), "sm_80").run(PROMPT, 4) == wide.interpret(PROMPT, 4).said
 
 
 @pytest.mark.parametrize("blocks", [4, 5, 8])
 def test_blocks_share_the_work_in_any_number(blocks: int) -> None:
-    run = Run(model("qwen3"), Schedule(blocks, slots=4, members=2))
+    run = Run(model("qwen3"), Schedule(blocks, slots=4))
     assert run.run(PROMPT, STEPS) == expected("qwen3").said
 
 
 @pytest.mark.parametrize("order", [Order.DESCENDING, Order.RANDOM], ids=lambda order: order.name.lower())
 @pytest.mark.parametrize(
-    "schedule", [SCHEDULE, Schedule(6, slots=2, ahead=1, members=2), Schedule(6, slots=0, members=2)]
+    "schedule", [SCHEDULE, Schedule(6, slots=2, ahead=1), Schedule(6, slots=0)]
 )
 def test_the_order_of_threads_changes_no_bit(schedule: Schedule, order: Order) -> None:
     arch = "sm_90" if schedule.slots else "sm_80"
@@ -104,14 +103,14 @@ def test_a_member_that_owns_nothing_of_a_launch_sees_what_it_has() -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_keeps_to_the_rules_of_the_machine(name: str) -> None:
     """Addresses, alignment, races on shared memory, reads of what nobody wrote."""
-    run = Run(model(name), Schedule(6, slots=4, members=2), sanitize=True, order=Order.RANDOM, seed=1)
+    run = Run(model(name), Schedule(6, slots=4), sanitize=True, order=Order.RANDOM, seed=1)
     assert run.run(PROMPT, 4) == expected(name).said[:4]
 
 
 def test_it_attends_to_many_positions() -> None:
     """More than a member's warps see at once."""
     prompt = [int(token) for token in np.random.default_rng(1).integers(0, 300, CAPACITY)]
-    run = Run(model("qwen3"), Schedule(6, slots=4, members=1))
+    run = Run(model("qwen3"), Schedule(3, slots=4))
     assert run.run(prompt, CAPACITY) == model("qwen3").interpret(prompt, CAPACITY).said
 
 
@@ -168,7 +167,7 @@ def _named(one: Model) -> dict[str, torch.Tensor]:
 
 
 def test_every_weight_is_packed_once_and_the_rest_is_zero() -> None:
-    layout = Layout(model("qwen3").program, Schedule(5, slots=4, members=2))
+    layout = Layout(model("qwen3").program, Schedule(5, slots=4))
     for matrix in layout.matrices:
         weight = torch.arange(1, matrix.rows * matrix.columns + 1, dtype=torch.float32).view(
             matrix.rows, matrix.columns

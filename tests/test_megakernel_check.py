@@ -52,7 +52,7 @@ def test_what_is_refused_goes_wrong_and_nothing_else_does(last: int, monkeypatch
     """Twelve blocks for eight tiles: each of the last four, if it lags, is left behind and waits for ever."""
     monkeypatch.setattr("onekernel.megakernel.generate.check", lambda _: None)
     small = Model(DecoderShape(2, 32, 64, 2, 1, 32, 64))
-    run = Run(small, Schedule(12, slots=4, members=2), order=Order.LAGGING, seed=last)
+    run = Run(small, Schedule(12, slots=4), order=Order.LAGGING, seed=last)
     if last < 8:
         assert run.run([5, 17], 12) == small.interpret([5, 17], 12).said
     else:
@@ -166,7 +166,7 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
 def test_a_planted_fault_is_named(case: str) -> None:
     plant, words = FAULTS[case]
     program = greedy_decoder(SHAPES["qwen3"])
-    schedule = Schedule(6, slots=4, members=2)
+    schedule = Schedule(6, slots=4)
     assert list(faults(Layout(program, schedule))) == []
     found = list(faults(Layout(plant(program), schedule)))
     assert any(words in fault for fault in found), found
@@ -186,6 +186,6 @@ def test_an_exchange_that_is_used_again_at_once_is_a_race() -> None:
         return phase
 
     shared = changed(program, rename)
-    assert list(faults(Layout(shared, Schedule(6, slots=4, members=2)))) == []  # others are between, and tell
+    assert list(faults(Layout(shared, Schedule(6, slots=4)))) == []  # others are between, and tell
     alone = replace(shared, exchanges=(*shared.exchanges, Exchange("spare", 8)))
-    assert "fed overwritten while a block may still read it" in list(faults(Layout(alone, Schedule(12, members=2))))
+    assert "fed overwritten while a block may still read it" in list(faults(Layout(alone, Schedule(12))))

@@ -30,7 +30,7 @@ from onekernel.speech.lm.sampling import by_counter, choose, penalise, suppress
 from onekernel.speech.request import Sampling
 from threads import one_thread  # noqa: F401 (an autouse fixture)
 
-SCHEDULE, SEED = Schedule(8, slots=4, members=2), 7
+SCHEDULE, SEED = Schedule(8, slots=4), 7
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)
 
 

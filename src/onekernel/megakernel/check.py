@@ -24,7 +24,7 @@ from onekernel.megakernel.program import (
     Choose,
     Given,
     Item,
-    Merged,
+    Merge,
     Normed,
     Phase,
     Plain,
@@ -100,8 +100,14 @@ def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
         if phase.into:
             yield Event("publish", phase.into, having_rows)
     elif isinstance(phase, Attend):
-        members = range(phase.heads.kv_heads * layout.schedule.members)
+        members = range(phase.heads.kv_heads * layout.members(phase.heads))
         yield Event("await", phase.queries, members, tuple(_heard(layout, phase, member) for member in members))
+        yield Event("publish", phase.into, members)
+    elif isinstance(phase, Merge):
+        count = layout.members(phase.heads)
+        sharing = [_set(range(head * count, (head + 1) * count)) for head in range(phase.heads.kv_heads)]
+        members = range(phase.heads.kv_heads * count)
+        yield Event("await", phase.parts, members, tuple(sharing[member // count] for member in members))
         yield Event("publish", phase.into, members)
     elif isinstance(phase, Choose):
         yield Event("publish", phase.exchange, every)
@@ -111,15 +117,23 @@ def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
 
 
 def _heard(layout: Layout, attend: Attend, member: int) -> Blocks:
-    """Return the blocks that make the queries, the key and the value of a member's heads."""
-    h, head = attend.heads, member // layout.schedule.members
-    share = h.heads // h.kv_heads
-    firsts = (head * share, share), (h.heads + head, 1), (h.heads + h.kv_heads + head, 1)
+    """Return the blocks that make what a member awaits: queries, a key and a value; of its slice, if positions are few."""
+    h, members, share = attend.heads, layout.members(attend.heads), attend.heads.heads // attend.heads.kv_heads
+    head, place = divmod(member, members)
+    slices = max(1, members // share)  # of a head
+    queries, values = max(1, share // members), h.head_dim // slices
+    first, value = place // slices * queries, place % slices * values
+    if not attend.position:
+        first, queries, value, values = 0, share, 0, h.head_dim
+    key = (h.heads + head) * h.head_dim
+    parts = (
+        ((head * share + first) * h.head_dim, queries * h.head_dim), (key, h.head_dim),
+        (key + h.kv_heads * h.head_dim + value, values),
+    )  # fmt: skip
     project = next(phase for phase, _ in layout.program.phases() if getattr(phase, "into", "") == attend.queries)
     assert isinstance(project, Project)
     rows = layout.tiling(project.matrix).rows
-    blocks = [range(first * h.head_dim // rows, ((first + n) * h.head_dim - 1) // rows + 1) for first, n in firsts]
-    return _set(block for part in blocks for block in part)
+    return _set(block for start, count in parts for block in range(start // rows, (start + count - 1) // rows + 1))
 
 
 def _set(blocks: Iterable[int]) -> Blocks:
@@ -231,18 +245,18 @@ def _shapes(layout: Layout) -> Iterator[str]:
             expected = (phase.heads.heads + 2 * phase.heads.kv_heads) * phase.heads.head_dim
             if widths.get(phase.queries) != expected:
                 yield f"heads of {expected} values, {phase.queries} has {widths.get(phase.queries)}"
-            if (asked := phase.heads.kv_heads * layout.schedule.members) > layout.schedule.blocks:
-                yield f"{asked} blocks attend, there are {layout.schedule.blocks}"
+            if widths.get(phase.into) != (0 if not phase.position else phase.heads.heads * phase.heads.head_dim):
+                yield f"the result of heads does not fit {phase.into}, which has {widths.get(phase.into)}"
+            if not layout.members(phase.heads):
+                yield f"{phase.heads.kv_heads} heads of keys for {layout.schedule.blocks} blocks"
+        elif isinstance(phase, Merge) and widths.get(phase.into) != (made := phase.heads.heads * phase.heads.head_dim):
+            yield f"heads make {made} values, {phase.into} has {widths.get(phase.into)}"
         elif isinstance(phase, Sample) and widths.get(phase.exchange) != phase.vocab:
             yield f"{phase.vocab} entries to draw from, {phase.exchange} has {widths.get(phase.exchange)}"
 
 
-def _source_width(layout: Layout, source: Plain | Merged | Normed) -> int:
+def _source_width(layout: Layout, source: Plain | Normed) -> int:
     if isinstance(source, Normed):
         owed, width = layout.program.exchange(source.owed).width, layout.program.width(source.stream)
         return width if owed == source.weight.width == width else 0
-    if isinstance(source, Merged):
-        attends = (other for other, _ in layout.program.phases() if isinstance(other, Attend))
-        heads = next(other.heads for other in attends if other.into == source.exchange)
-        return heads.heads * heads.head_dim
     return layout.program.exchange(source.exchange).width

@@ -18,7 +18,7 @@ from onekernel.megakernel.program import (
     Heads,
     Item,
     Matrix,
-    Merged,
+    Merge,
     Normed,
     Plain,
     Program,
@@ -80,16 +80,19 @@ class _Stack:
         shape, each, prefix = self.shape, (self.layer,), self.prefix
         wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         norms = Vector(f"{prefix}query_norm", shape.head_dim, each), Vector(f"{prefix}key_norm", shape.head_dim, each)
-        qkv, parts, attended, inner, fed = (f"{prefix}{name}" for name in _EXCHANGES)
+        qkv, parts, context, attended, inner, fed = (f"{prefix}{name}" for name in _EXCHANGES)
+        heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms)
+        merge = () if self.position else (Merge(heads, parts, context),)
 
         def matrix(name: str, rows: int, columns: int) -> Matrix:
             return Matrix(prefix + name, rows, columns, each)
 
         return Repeat(shape.layers, self.layer, (
             Project(matrix("qkv", wide + 2 * narrow, shape.hidden), self.normed("input_norm", "fed"), "publish", qkv),
-            Attend(Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms), qkv, parts,
-                   norms if shape.head_norms else None, shape.epsilon, self.layer, self.position),
-            Project(matrix("output", shape.hidden, wide), Merged(parts), "publish", attended, owe=self.stream),
+            Attend(heads, qkv, parts if merge else context, norms if shape.head_norms else None, shape.epsilon,
+                   self.layer, self.position),
+            *merge,
+            Project(matrix("output", shape.hidden, wide), Plain(context), "publish", attended, owe=self.stream),
             Project(matrix("gate_up", 2 * shape.inner, shape.hidden), self.normed("post_norm", "attended"), "gate",
                     inner),
             Project(matrix("down", shape.hidden, shape.inner), Plain(inner), "publish", fed, owe=self.stream),
@@ -97,12 +100,13 @@ class _Stack:
 
     def exchanges(self) -> tuple[Exchange, ...]:
         shape = self.shape
-        rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        widths = rows, 0, shape.hidden, shape.inner, shape.hidden
-        return tuple(Exchange(self.prefix + name, width) for name, width in zip(_EXCHANGES, widths, strict=True))
+        wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        widths = wide + 2 * narrow, 0, wide, shape.hidden, shape.inner, shape.hidden
+        found = [Exchange(self.prefix + name, width) for name, width in zip(_EXCHANGES, widths, strict=True)]
+        return tuple(exchange for exchange in found if not (self.position and exchange.width == 0))
 
 
-_EXCHANGES = ("qkv", "parts", "attended", "inner", "fed")
+_EXCHANGES = ("qkv", "parts", "context", "attended", "inner", "fed")
 
 
 def greedy_decoder(shape: DecoderShape) -> Program:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
 from onekernel.megakernel.layout import WARPS, Layout
-from onekernel.megakernel.phase_text import PhaseText, heads_name, type_name
-from onekernel.megakernel.program import Attend, Item, Phase, Program, Project, Repeat, Sample, When
+from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, type_name
+from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
 
 WORKERS = 32 * WARPS  # threads that compute; 32 more copy weights, where there is a ring
-TRACED = 64  # counters of a traced kernel, behind 4096 numbers of what it says
+TRACED = 128  # counters of a traced kernel, behind 4096 numbers of what it says
 
 _ALL = (
     Parameter("weights", "const unsigned char*", alignment=16),
@@ -52,7 +53,7 @@ def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> Kernel
     check(layout)
     return KernelRequest(
         layout.program.name, arch, parameters(layout.program), WORKERS + (32 if layout.schedule.slots else 0),
-        headers=("phases/attend.cuh", "phases/choose.cuh", "phases/sample.cuh"),
+        headers=("phases/attend.cuh", "phases/attend_few.cuh", "phases/choose.cuh", "phases/sample.cuh"),
         constants=(("kBlocks", layout.schedule.blocks),),
         body=tuple(Line(text) for text in _Text(layout, traced).lines()),
         cooperative=True, shared=layout.shared_bytes, min_blocks=1,
@@ -78,10 +79,9 @@ class _Text:
     def _types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
             yield f"  using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks>;"
-        for attend in self.text.attends:
-            heads = attend.heads
-            sizes = heads.heads, heads.kv_heads, heads.head_dim, self.schedule.members, self.layout.keys_ahead(attend)
-            yield f"  using {heads_name(attend)} = Heads<{', '.join(map(str, sizes))}>;"
+        for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.text.attends):
+            sizes = heads.heads, heads.kv_heads, heads.head_dim, self.layout.members(heads)
+            yield f"  using {heads_name(heads)} = Heads<{', '.join(map(str, sizes))}>;"
         rows = max(8 * self.layout.tiling(matrix).tiles for matrix in self.layout.matrices)
         columns = max(matrix.columns for matrix in self.layout.matrices)
         yield "  struct Memory {"
@@ -89,7 +89,7 @@ class _Text:
             yield f"    Ring<{self.schedule.slots}> ring;"
         yield f"    ProjectMemory<{rows}, {columns}> project;"
         for attend in self.text.attends:
-            yield f"    AttendMemory<{heads_name(attend)}> {attend.into};"
+            yield f"    {self._memory(attend)} {attend_memory(attend)};"
         yield (
             f"    SampleMemory<{max(s.vocab for s in self.samples)}> draw;"
             if self.samples
@@ -99,6 +99,12 @@ class _Text:
             yield f"    unsigned laps[{TRACED}];"
         yield "  };"
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
+
+    def _memory(self, attend: Attend) -> str:
+        heads, counts = heads_name(attend.heads), self.layout.counts
+        if attend.position:
+            return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}>"
+        return f"AttendMemory<{heads}>"
 
     def _begin(self) -> Iterator[str]:
         yield "  auto& memory = *dynamic_storage<Memory>();"
@@ -175,7 +181,7 @@ class _Text:
             yield f"from = writer.put<{type_name(phase.matrix.name)}>(from);"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
-        if self.traced and isinstance(phase, Project | Attend) and self.number < TRACED // 8:
+        if self.traced and isinstance(phase, Project | Attend | Merge) and self.number < TRACED // 8:
             yield f"patience.base = {8 * self.number};"
             self.number += 1
         yield "forget(mail.words);"

@@ -17,7 +17,7 @@ from onekernel.megakernel.program import (
     FrameSum,
     Given,
     Item,
-    Merged,
+    Merge,
     Normed,
     Phase,
     Plain,
@@ -104,6 +104,8 @@ class Interpreter:
             self._project(phase, at, state)
         elif isinstance(phase, Attend):
             self._attend(phase, at, state)
+        elif isinstance(phase, Merge):
+            state.exchanges[phase.into] = state.exchanges.pop(phase.parts)
         elif isinstance(phase, Choose):
             state.said.append(int(np.argmax(state.candidates)))
         else:
@@ -134,7 +136,7 @@ class Interpreter:
             return state.exchanges.pop(source.exchange)
         return self._source(source, at, state)
 
-    def _source(self, source: Plain | Merged | Normed, at: dict[str, int], state: State) -> Array:
+    def _source(self, source: Plain | Normed, at: dict[str, int], state: State) -> Array:
         if not isinstance(source, Normed):
             return state.exchanges[source.exchange]
         state.streams[source.stream] = state.streams[source.stream] + state.exchanges.pop(source.owed, 0.0)

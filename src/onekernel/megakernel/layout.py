@@ -14,8 +14,10 @@ from onekernel.megakernel.program import (
     Attend,
     Begin,
     Exchange,
+    Heads,
     Item,
     Matrix,
+    Merge,
     Normed,
     Phase,
     Program,
@@ -32,7 +34,7 @@ SLOT_BYTES = CHUNK * FRAGMENT_BYTES * WARPS
 SLOT_SHARED_BYTES = SLOT_BYTES + 16  # with its two barriers
 SUM_STRIDE = WARPS + 4
 MOST_TILES = 16  # of a group
-MOST_KEYS = 3  # that a lane of attention sees at once: fewer would wait for memory, more would need too many registers
+MOST_MEMBERS = 32  # blocks that share a head of keys: a lane for the part of each
 _ALIGN = 32  # floats between exchanges: no two share a cache line
 
 
@@ -46,7 +48,6 @@ class Schedule:
     piece: int = 8192  # bytes of a copy
     pace: int = 425  # cycles between copies, about what the memory takes for one
     patience: int = 600  # cycles before a block looks for what others make: a hop never takes less
-    members: int = 4  # blocks that share a head of keys
 
 
 @dataclass(frozen=True)
@@ -147,16 +148,28 @@ class Layout:
         """Of that buffer."""
         return sum(vector.width * prod(self.counts[name] for name in vector.per) for vector in self.vectors)
 
-    def keys_ahead(self, attend: Attend) -> int:
-        """Return how many keys a lane sees at once: fewer than the most where a cache has no more positions."""
-        at_once = 2 * WARPS * self.schedule.members  # two keys a warp
-        return min(MOST_KEYS, divide_up(self.counts[attend.position], at_once)) if attend.position else MOST_KEYS
+    def members(self, heads: Heads) -> int:
+        """Return how many blocks share a head of keys: as many as make equal slices of its results, 0 if none can."""
+        share, quads = heads.heads // heads.kv_heads, heads.head_dim // 4
+        most = min(self.schedule.blocks // heads.kv_heads, MOST_MEMBERS)
+        fits = (m for m in range(most, 0, -1) if share % m == 0 or (m % share == 0 and quads % (m // share) == 0))
+        return next(fits, 0)
+
+    def kept(self, attend: Attend) -> int:
+        """Return the bytes of keys and values that a block keeps in shared memory, where positions are few."""
+        h = attend.heads
+        if not attend.position:
+            return 0
+        values = divide_up(h.heads * h.head_dim // h.kv_heads, max(1, self.members(h)))
+        return 2 * self.counts[attend.layer] * self.counts[attend.position] * (h.head_dim + min(values, h.head_dim))
 
     def width(self, exchange: Exchange) -> int:
-        """Return the floats of an exchange; those of attention and choice depend on the number of blocks."""
+        """Return the floats of an exchange; those of parts and of candidates depend on the number of blocks."""
         for phase, _ in self.program.phases():
-            if isinstance(phase, Attend) and phase.into == exchange.name:
-                return self.schedule.members * phase.heads.heads * (phase.heads.head_dim + 4)
+            if isinstance(phase, Merge) and phase.parts == exchange.name:
+                members, heads = self.members(phase.heads), phase.heads
+                states = max(members, heads.heads // heads.kv_heads)  # of a part for each member
+                return heads.kv_heads * members * (heads.heads // heads.kv_heads * heads.head_dim + 4 * states)
         return exchange.width or 4 * self.schedule.blocks
 
     @cached_property
@@ -180,13 +193,19 @@ class Layout:
         """All of them, in the order of the stream."""
         return [matrix for section in self.sections for matrix in section.matrices]
 
+    def _attend_bytes(self, attend: Attend) -> int:
+        h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads
+        if attend.position:
+            return self.kept(attend) + 4 * share * (h.head_dim + self.counts[attend.position])
+        return 4 * (h.head_dim + 4) * (share + 2 + WARPS * share)
+
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
         sums = 2 * 8 * max(self.tiling(matrix).tiles for matrix in self.matrices) * SUM_STRIDE * 4
         parts = WARPS * max(STEP * self.tiling(matrix).steps for matrix in self.matrices) * 4
-        heads = [phase.heads for phase, _ in self.program.phases() if isinstance(phase, Attend)]
-        states = sum((h.heads // h.kv_heads + 2 + WARPS * h.heads // h.kv_heads) * (h.head_dim + 4) * 4 for h in heads)
+        attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
+        states = sum(self._attend_bytes(attend) for attend in attends)
         ring = self.schedule.slots * SLOT_SHARED_BYTES
         seen = max((phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)), default=0) // 8
         return ring + sums + parts + states + seen + 3072

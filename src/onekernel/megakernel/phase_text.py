@@ -13,7 +13,8 @@ from onekernel.megakernel.program import (
     CodeRow,
     FrameSum,
     Given,
-    Merged,
+    Heads,
+    Merge,
     Normed,
     Phase,
     Project,
@@ -38,6 +39,8 @@ class PhaseText:
             yield from self._project(phase)
         elif isinstance(phase, Attend):
             yield from self._attend(phase)
+        elif isinstance(phase, Merge):
+            yield f"merge<{heads_name(phase.heads)}, {self.schedule.patience}>(patience, {phase.parts}, {phase.into});"
         elif isinstance(phase, Sample):
             yield from self._sample(phase)
         else:
@@ -77,9 +80,6 @@ class PhaseText:
         matrix = type_name(phase.matrix.name)
         if isinstance(phase.source, Normed):
             source = self._normed(phase.source)
-        elif isinstance(phase.source, Merged):
-            attend = next(attend for attend in self.attends if attend.into == phase.source.exchange)
-            source = f"Merged<{heads_name(attend)}>{{{phase.source.exchange}}}"
         else:
             source = f"Plain<{matrix}::kColumns>{{{phase.source.exchange}}}"
         finish = {"publish": f"Publish{{{phase.into}}}", "gate": f"PublishGated{{{phase.into}}}",
@@ -98,29 +98,18 @@ class PhaseText:
         return f"Normed<{width}, float>({source.stream}, {source.owed}, {weight}, {float_literal(source.epsilon)})"
 
     def _attend(self, phase: Attend) -> Iterator[str]:
-        heads = heads_name(phase)
+        heads = heads_name(phase.heads)
         norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
-        position, capacity = phase.position or "(first + step)", self._capacity(phase)
-        before = [
-            f"{self._cached(other)} * {self._capacity(other)}" for other in self.attends[: self.attends.index(phase)]
-        ]
-        layer = f"1ll * {phase.layer} * {self._cached(phase) // self.layout.counts[phase.layer]} * {capacity}"
-        cache = " + ".join(["cache", *(f"1ll * {size}" for size in before), layer])
-        yield (
-            f"const AttendOperands<{heads}, float> {phase.into}_operands{{{norms[0]}, {norms[1]}, "
-            f"rotation + {position} * {heads}::kHeadDim, {cache}, {capacity}, {position}, "
-            f"{float_literal(phase.epsilon)}}};"
-        )
-        operands = f"{phase.queries}, {phase.into}, {phase.into}_operands"
-        yield f"attend<{heads}, {self.schedule.patience}>(memory.{phase.into}, patience, {operands});"
-
-    def _capacity(self, attend: Attend) -> str:
-        return str(self.layout.counts[attend.position]) if attend.position else "capacity"
-
-    def _cached(self, attend: Attend) -> int:
-        """Return the elements of a cache for one position."""
-        h = attend.heads
-        return self.layout.counts[attend.layer] * h.kv_heads * 2 * h.head_dim
+        position = phase.position or "(first + step)"
+        rotation = f"rotation + {position} * {heads}::kHeadDim"
+        operands = f"HeadOperands<float>{{{norms[0]}, {norms[1]}, {rotation}, {position}, "
+        operands += f"{float_literal(phase.epsilon)}}}"
+        memory, given = attend_memory(phase), phase.layer
+        if not phase.position:
+            layer = phase.heads.kv_heads * 2 * phase.heads.head_dim
+            given = f"Cache{{cache + {phase.layer} * {layer}ll * capacity, capacity}}"
+        call = f"attend{'_few' if phase.position else ''}<{heads}, {self.schedule.patience}>"
+        yield f"{call}(memory.{memory}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
 
     def _sample(self, phase: Sample) -> Iterator[str]:
         place = phase.place or "0"
@@ -160,6 +149,11 @@ def type_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def heads_name(attend: Attend) -> str:
-    """Name the type of an attention's heads."""
-    return f"{type_name(attend.into)}Heads"
+def heads_name(heads: Heads) -> str:
+    """Name the type of heads."""
+    return f"Heads{heads.heads}By{heads.kv_heads}Of{heads.head_dim}"
+
+
+def attend_memory(attend: Attend) -> str:
+    """Name the shared memory of an attention."""
+    return f"attend_{attend.layer}"

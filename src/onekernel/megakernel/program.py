@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Exchange:
-    """A vector of floats that all blocks give to each other; a width of 0 depends on the schedule."""
+    """A vector of floats that blocks give to each other; a width of 0 depends on the schedule."""
 
     name: str
     width: int
@@ -50,13 +50,6 @@ class Heads:
 @dataclass(frozen=True)
 class Plain:
     """Multiply a vector as other blocks made it."""
-
-    exchange: str
-
-
-@dataclass(frozen=True)
-class Merged:
-    """Multiply the result of an attention, merged of its parts."""
 
     exchange: str
 
@@ -116,7 +109,7 @@ class Project:
     """
 
     matrix: Matrix
-    source: Plain | Merged | Normed
+    source: Plain | Normed
     finish: str
     into: str = ""
     owe: str = ""
@@ -125,10 +118,11 @@ class Project:
 
 @dataclass(frozen=True)
 class Attend:
-    """Attend to all positions: queries, key and value come by one exchange, parts of the result go into another.
+    """Attend to all positions: queries, key and value come by one exchange, the result goes into another.
 
-    `layer`: the loop over the layers of a cache. `position`: the loop over positions, of which a cache begins anew with
-    each of the loop's runs; "" is that of the launch, whose cache goes on.
+    `layer`: the loop over the layers of a cache. `position`: the loop over positions, which are few, of which a cache
+    begins anew with each of the loop's runs; "" is that of the launch, whose cache goes on. That one is shared out over
+    blocks: its result comes in parts, for `Merge`.
     """
 
     heads: Heads
@@ -138,6 +132,15 @@ class Attend:
     epsilon: float
     layer: str = "layer"
     position: str = ""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Merge the parts of an attention's result."""
+
+    heads: Heads
+    parts: str
+    into: str
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Sample:
     end: int = 0
 
 
-Phase = Begin | Project | Attend | Choose | Sample
+Phase = Begin | Project | Attend | Merge | Choose | Sample
 
 
 @dataclass(frozen=True)
