@@ -133,12 +133,11 @@ class _Text:
             yield "  workers_barrier();"
 
     def _writer(self) -> Iterator[str]:
-        paced = f"{self.schedule.slots}, {self.schedule.ahead}, {self.schedule.piece}, {self.schedule.pace}"
         yield "  memory.ring.open();"
         yield "  block_barrier();"
         yield "  if (warp_index() == kWarps) {"
         yield "    if (lane_index() != 0) return;"
-        yield f"    Writer<{paced}> writer{{memory.ring}};"
+        yield f"    Writer<{self.schedule.slots}, {self.schedule.ahead}> writer{{memory.ring}};"
         yield "    const unsigned char* from = stream;"
         for line in self._nest(self.program.body, self._put, "from = {};"):
             yield f"    {line}"
@@ -178,7 +177,8 @@ class _Text:
 
     def _put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
-            yield f"from = writer.put<{type_name(phase.matrix.name)}>(from);"
+            piece, pace = self.layout.pieces(phase.matrix)
+            yield f"from = writer.put<{type_name(phase.matrix.name)}, {piece}, {pace}>(from);"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if self.traced and isinstance(phase, Project | Attend | Merge) and self.number < TRACED // 8:

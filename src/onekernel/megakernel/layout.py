@@ -47,6 +47,7 @@ class Schedule:
     ahead: int = 3  # slots on their way at most: more would slow down what blocks give to each other
     piece: int = 8192  # bytes of a copy
     pace: int = 425  # cycles between copies, about what the memory takes for one
+    large: int = 80 << 10  # bytes of a matrix and block from which on copies are as large as slots, and not paced
     patience: int = 600  # cycles before a block looks for what others make: a hop never takes less
 
 
@@ -126,6 +127,13 @@ class Layout:
         """Of a block."""
         last = self.sections[-1]
         return last.start + last.bytes * prod(last.counts)
+
+    def pieces(self, matrix: Matrix) -> tuple[int, int]:
+        """Return the bytes of a copy, and the cycles between copies: none where memory is what all wait for."""
+        section = self.section_of(matrix)
+        if section.bytes >= self.schedule.large * len(section.matrices):
+            return SLOT_BYTES, 0
+        return self.schedule.piece, self.schedule.pace
 
     def section_of(self, matrix: Matrix) -> Section:
         """Return the section that begins with a matrix or holds it."""

@@ -64,13 +64,14 @@ struct Seen {
   }
 
   // See keys, those below `count`; the others must be zero. All lanes call it; lanes of one key agree on its place.
+  template <int kSeen>
   ONEKERNEL_DEVICE void see(const float (&queries)[H::kShare][H::kLaneDims], const KeyValue<H> (&pairs)[kAhead],
                             int place, int count) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
-      float score[kAhead], now = largest[h];
+      float score[kSeen], now = largest[h];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
+      for (int i = 0; i < kSeen; ++i) {
         score[i] = score_of<H>(queries[h], pairs[i].key);
         if (place + i * H::kAtOnce < count) now = fmaxf(now, score[i]);
       }
@@ -80,7 +81,7 @@ struct Seen {
 #pragma unroll
       for (int d = 0; d < H::kLaneDims; ++d) values[h][d] *= before;
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
+      for (int i = 0; i < kSeen; ++i) {
         const float weight = place + i * H::kAtOnce < count ? exp2f(score[i] - now) : 0.0f;
         sum[h] += weight;
 #pragma unroll
@@ -157,7 +158,10 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H>&
       now[i] = pairs[i];
     }
     positions.load(place + kAhead * H::kAtOnce, pairs);
-    seen.see(queries, now, place, positions.count);
+    if (positions.count <= H::kAtOnce)
+      seen.template see<1>(queries, now, place, positions.count);
+    else
+      seen.template see<kAhead>(queries, now, place, positions.count);
   }
   if (positions.count > kWarps) {
 #pragma unroll
@@ -166,17 +170,19 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H>&
   seen.store(memory.states[warp_index()]);
 }
 
-// Merge what the warps have seen, and publish it to the members by their slices. Warps beyond `warps` have seen nothing.
+// Merge what the warps have seen, and publish it to the members by their slices.
 template <class H>
-ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange& parts, int warps) {
+ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange& parts) {
   for (int place = threadIdx.x; place < H::kMembers * Part<H>::kQuads; place += kWorkers) {
     const int reader = place / Part<H>::kQuads, its = place % Part<H>::kQuads, group = its % Part<H>::kHeadQuads;
     const int h = H::slice_head(reader) + its / Part<H>::kHeadQuads;
     const int quad = group == 0 ? 0 : H::slice_quad(reader) + group;  // of a state
-    float largest = kNever, merged[4] = {};
-    for (int warp = 0; warp < warps; ++warp) largest = fmaxf(largest, memory.states[warp][h][0]);
-    for (int warp = 0; warp < warps; ++warp) {
-      const float factor = exp2f(memory.states[warp][h][0] - largest);
+    float largest = kNever, own[kWarps], merged[4] = {};
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) largest = fmaxf(largest, own[warp] = memory.states[warp][h][0]);
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const float factor = exp2f(own[warp] - largest);
       const auto state = load_vector<4>(memory.states[warp][h] + 4 * quad);
 #pragma unroll
       for (int k = 0; k < 4; ++k) merged[k] += factor * state.at[k];
@@ -208,7 +214,7 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const
     see_positions(memory, positions, pairs);
     patience.lap(2);
     workers_barrier();
-    publish_seen(memory, parts, positions.count < kWarps ? positions.count : kWarps);
+    publish_seen(memory, parts);
     patience.lap(3);
   }
   qkv.end_use();
@@ -237,6 +243,7 @@ ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange
   float sum = factor * found[0][1];
 #pragma unroll
   for (int distance = kLanes; distance < kWarpLanes; distance *= 2) sum += shuffle_xor(sum, distance);
+  const float whole = 1.0f / sum;
   const int row = H::kv_head() * H::kShare + H::slice_head(H::member()) + head;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
@@ -246,7 +253,7 @@ ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange
       merged[k] *= factor;
 #pragma unroll
       for (int distance = kLanes; distance < kWarpLanes; distance *= 2) merged[k] += shuffle_xor(merged[k], distance);
-      merged[k] /= sum;
+      merged[k] *= whole;
     }
     const int quad = H::slice_quad(H::member()) + lane + i * kLanes;
     if (writer == 0 && mine(i)) context.publish(row * H::kHeadDim + 4 * quad, merged);

@@ -35,17 +35,23 @@ template <class H, class Memory>
 ONEKERNEL_DEVICE void mix_few(const Memory& memory, int layer, int position, int head, const Exchange& context) {
   constexpr int kApart = kWarpLanes / H::kSliceQuads;
   const int quad = lane_index() % H::kSliceQuads, first = lane_index() / H::kSliceQuads;
-  float largest = kNever, sum = 0.0f, mixed[4] = {};
-  for (int place = first; place <= position; place += kApart) largest = fmaxf(largest, memory.scores[head][place]);
+  constexpr int kMine = divide_up(Memory::kPositions, kApart);
+  float scores[kMine], largest = kNever, sum = 0.0f, mixed[4] = {};
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    scores[i] = first + i * kApart <= position ? memory.scores[head][first + i * kApart] : kNever;
+    largest = fmaxf(largest, scores[i]);
+  }
 #pragma unroll
   for (int distance = H::kSliceQuads; distance < kWarpLanes; distance *= 2)
     largest = fmaxf(largest, shuffle_xor(largest, distance));
 #pragma unroll
-  for (int i = 0; i < divide_up(Memory::kPositions, kApart); ++i) {
+  for (int i = 0; i < kMine; ++i) {
     const int place = first + i * kApart;
-    if (place > position) continue;
-    const float weight = exp2f(memory.scores[head][place] - largest);
-    const auto value = load_vector<2>(reinterpret_cast<const unsigned*>(memory.values[layer][place]) + 2 * quad);
+    const float weight = exp2f(scores[i] - largest);
+    Vector<unsigned, 2> value = {};
+    if (place <= position)
+      value = load_vector<2>(reinterpret_cast<const unsigned*>(memory.values[layer][place]) + 2 * quad);
     sum += weight;
 #pragma unroll
     for (int k = 0; k < 4; ++k) mixed[k] += weight * of_halves(value.at[k / 2], k % 2);
@@ -57,8 +63,9 @@ ONEKERNEL_DEVICE void mix_few(const Memory& memory, int layer, int position, int
     for (int k = 0; k < 4; ++k) mixed[k] += shuffle_xor(mixed[k], distance);
   }
   if (first > 0) return;
+  const float whole = 1.0f / sum;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) mixed[k] /= sum;
+  for (int k = 0; k < 4; ++k) mixed[k] *= whole;
   const int row = H::kv_head() * H::kShare + H::slice_head(H::member()) + head;
   context.publish(row * H::kHeadDim + 4 * (H::slice_quad(H::member()) + quad), mixed);
 }

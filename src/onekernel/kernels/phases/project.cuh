@@ -5,7 +5,8 @@
 #include "phases/multiply.cuh"
 #include "phases/stream.cuh"
 
-constexpr int kMostTiles = 16;  // whose sums are finished together
+constexpr int kMostTiles = 16;   // whose sums are finished together
+constexpr int kTilesAtOnce = 6;  // whose text is spelled out
 
 template <int kRows_, int kColumns_, int kBlocks>
 struct Matrix {
@@ -18,6 +19,7 @@ struct Matrix {
   static constexpr int kFragments = kTiles * kSteps;  // of a warp and a group
   static constexpr int kChunks = divide_up(kFragments, kChunk);
   static constexpr int kPeriod = kSteps % kChunk == 0 ? kSteps / kChunk : kChunks;  // chunks of a tile, or of all
+  static constexpr int kSums = kSteps < 8 ? 2 : 4;
   static constexpr int kBlockRows = kGroups * kGroupRows;
 
   // Whether a block has rows; those without neither stream weights nor wait for what others make of theirs.
@@ -59,14 +61,6 @@ ONEKERNEL_DEVICE void hold_chunks(Reader& reader, Held<M>& held) {
   }
 }
 
-// Rows 0 to 7 of a tile times the first half of each step, rows 8 to 15 are the same times the second half.
-ONEKERNEL_DEVICE void store_sum(const MatrixD& sum, float* sums, int tile) {
-  const int group = lane_index() % 4;
-  float row = group == 0 ? sum.at[0] + sum.at[1] : sum.at[2] + sum.at[3];
-  row += shuffle_xor(row, 1);
-  if (group == 0) sums[(8 * tile + lane_index() / 4) * kSumStride + warp_index()] = row;
-}
-
 // The parts of a warp's span: in registers where several tiles need them.
 template <class M>
 struct Operand {
@@ -88,14 +82,26 @@ struct Operand {
   }
 };
 
-// Two sums of a tile, so that one product need not wait for the one before.
+// The products of a tile, in several sums, so that one need not wait for the one before.
+template <int kSums>
 struct TileSum {
-  MatrixD even, odd;
+  MatrixD at[kSums];
+
+  // This lane's part of a row: rows 0 to 7 are multiplied by the first half of each step, rows 8 to 15 are the same
+  // times the second half.
+  ONEKERNEL_DEVICE float row() const {
+    MatrixD sum = at[0];
+#pragma unroll
+    for (int i = 1; i < kSums; ++i)
+#pragma unroll
+      for (int v = 0; v < 4; ++v) sum.at[v] += at[i].at[v];
+    return lane_index() % 4 == 0 ? sum.at[0] + sum.at[1] : sum.at[2] + sum.at[3];
+  }
 };
 
-template <class M, int kPlace, int kEnd, class Reader>
-ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Operand<M>& operand, TileSum& sum,
-                                      float* sums) {
+// Multiply the chunks from kPlace on, and give each tile's part of a row to `done`.
+template <class M, int kPlace, int kEnd, class Reader, class Sum, class Done>
+ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Operand<M>& operand, Sum& sum, Done done) {
   if constexpr (kPlace < kEnd) {
     Fragment fresh[kChunk];
     if constexpr (kPlace >= Held<M>::kChunks) take_chunk<M, kPlace>(reader, fresh);
@@ -106,28 +112,33 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Opera
       const Fragment* fragment = &fresh[i];
       if constexpr (kPlace < Held<M>::kChunks) fragment = &held.at[kPlace][i];
       if (step == 0) sum = {};
-      multiply_fragment(step % 2 == 0 ? sum.even : sum.odd, *fragment, operand.at(step));
-      if (step == M::kSteps - 1) {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) sum.even.at[v] += sum.odd.at[v];
-        store_sum(sum.even, sums, number / M::kSteps);
-      }
+      multiply_fragment(sum.at[step % M::kSums], *fragment, operand.at(step));
+      if (step == M::kSteps - 1) done(number / M::kSteps, sum.row());
     }
-    multiply_chunks<M, kPlace + 1, kEnd>(reader, held, operand, sum, sums);
+    multiply_chunks<M, kPlace + 1, kEnd>(reader, held, operand, sum, done);
   }
+}
+
+ONEKERNEL_DEVICE void store_row(float row, float* sums, int tile) {
+  row += shuffle_xor(row, 1);
+  if (lane_index() % 4 == 0) sums[(8 * tile + lane_index() / 4) * kSumStride + warp_index()] = row;
 }
 
 template <class M, class Reader>
 ONEKERNEL_DEVICE void multiply(Reader& reader, Held<M>& held, const Operand<M>& operand, float* sums) {
   constexpr int kHeld = Held<M>::kChunks;
-  TileSum sum;
-  if constexpr (kHeld % M::kPeriod != 0 || kHeld == M::kChunks) {
-    multiply_chunks<M, 0, M::kChunks>(reader, held, operand, sum, sums);
+  TileSum<M::kSums> sum;
+  if constexpr (M::kTiles <= kTilesAtOnce || kHeld % M::kPeriod != 0 || kHeld == M::kChunks) {
+    float rows[M::kTiles];  // nobody waits for a sum before all products are on their way
+    multiply_chunks<M, 0, M::kChunks>(reader, held, operand, sum, [&](int tile, float row) { rows[tile] = row; });
+#pragma unroll
+    for (int tile = 0; tile < M::kTiles; ++tile) store_row(rows[tile], sums, tile);
   } else {  // one text for all tiles behind the held ones
-    multiply_chunks<M, 0, kHeld>(reader, held, operand, sum, sums);
+    const auto store = [&](int tile, float row) { store_row(row, sums, tile); };
+    multiply_chunks<M, 0, kHeld>(reader, held, operand, sum, store);
 #pragma unroll 1
     for (int chunk = kHeld; chunk < M::kChunks; chunk += M::kPeriod, sums += 8 * kSumStride)
-      multiply_chunks<M, kHeld, kHeld + M::kPeriod>(reader, held, operand, sum, sums);
+      multiply_chunks<M, kHeld, kHeld + M::kPeriod>(reader, held, operand, sum, store);
   }
 }
 

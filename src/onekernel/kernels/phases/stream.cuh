@@ -45,8 +45,8 @@ struct Turn {
 };
 
 // The warp that copies; one lane of it does. More than kAhead chunks on their way, or all pieces of a chunk at once,
-// would delay what blocks give to each other: pieces are kPace cycles apart.
-template <int kSlots, int kAhead, int kPiece, int kPace>
+// would delay what blocks give to each other: pieces of kPiece bytes are kPace cycles apart.
+template <int kSlots, int kAhead>
 struct Writer {
   Ring<kSlots>& ring;
   Turn<kSlots> turn, oldest;
@@ -55,15 +55,15 @@ struct Writer {
   unsigned long long once = evict_first();  // all else that a step reads shall stay in L2
 
   // Copy a matrix (phases/project.cuh), group by group; returns where the stream goes on.
-  template <class M>
+  template <class M, int kPiece, int kPace>
   ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from) {
     if (!M::here()) return from + M::kGroups * stream_bytes(M::kFragments);
 #pragma unroll 1
-    for (int group = 0; group < M::kGroups; ++group) from = put_chunks<M::kFragments>(from);
+    for (int group = 0; group < M::kGroups; ++group) from = put_chunks<M::kFragments, kPiece, kPace>(from);
     return from;
   }
 
-  template <int kFragments>
+  template <int kFragments, int kPiece, int kPace>
   ONEKERNEL_DEVICE const unsigned char* put_chunks(const unsigned char* from) {
 #pragma unroll 1
     for (int left = kFragments; left > 0; left -= kChunk) {
