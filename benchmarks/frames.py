@@ -147,7 +147,7 @@ def eager(speech: Speech, text: Tensor) -> float:
 
 def read_bytes(body: tuple[Item, ...], at: dict[str, int] | None = None) -> int:
     """Count the bytes of weights that one step reads: every matrix each time that it is used."""
-    at, total = at or {}, 0
+    at, total = at or {"position": 0}, 0
     for item in body:
         if isinstance(item, Repeat):
             count = item.count if isinstance(item.count, int) else 1

@@ -18,6 +18,7 @@ from onekernel.megakernel.layout import Layout, Schedule
 from onekernel.megakernel.pack import pack_stream, pack_vectors
 
 CAPACITY = 64  # positions
+NEAR = 6  # of them: most tests have more
 SHAPES = {
     "qwen3": DecoderShape(2, 96, 160, 4, 2, 32, 300, head_norms=True),
     "llama": DecoderShape(1, 64, 96, 3, 1, 64, 100, epsilon=1e-5, theta=1e4),
@@ -39,11 +40,12 @@ class Model:
 
     shape: DecoderShape
     seed: int = 0
+    near: int = NEAR
     weights: dict[tuple[str, tuple[int, ...]], torch.Tensor] = field(default_factory=dict)
 
     @cached_property
     def program(self) -> Any:
-        return greedy_decoder(self.shape)
+        return greedy_decoder(self.shape, self.near)
 
     @cached_property
     def sizes(self) -> dict[str, tuple[int, ...]]:

@@ -26,6 +26,7 @@ from onekernel.megakernel.program import (
     Project,
     Repeat,
     Vector,
+    When,
 )
 from onekernel.megakernel.schedule import schedule_for
 
@@ -76,7 +77,7 @@ def changed(program: Program, change: Change) -> Program:
     def walk(body: tuple[Any, ...]) -> tuple[Any, ...]:
         found: list[Any] = []
         for item in body:
-            new = replace(item, body=walk(item.body)) if isinstance(item, Repeat) else change(item)
+            new = replace(item, body=walk(item.body)) if isinstance(item, Repeat | When) else change(item)
             found += new if isinstance(new, tuple) else (new,)
         return tuple(found)
 
@@ -94,8 +95,8 @@ def of_kind(kind: type, change: Callable[[Any], Any]) -> Change:
 
 def swap_output_and_attention(program: Program) -> Program:
     def walk(body: tuple[Any, ...]) -> tuple[Any, ...]:
-        if any(isinstance(item, Attend) for item in body):
-            return (body[0], body[2], body[1], *body[3:])
+        if any(isinstance(item, When) for item in body):
+            return (body[0], body[3], body[1], body[2], *body[4:])
         return tuple(replace(item, body=walk(item.body)) if isinstance(item, Repeat) else item for item in body)
 
     return replace(program, body=walk(program.body))
@@ -109,7 +110,7 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
     "an exchange nobody reads": (lambda it: changed(it, matrix("down", lambda _: ())), "inner published twice before"),
     "two phases in the wrong order": (
         swap_output_and_attention,
-        "parts awaited before it is published: all blocks wait",
+        "context awaited before it is published: all blocks wait",
     ),
     "a phase twice": (
         lambda it: changed(it, matrix("qkv", lambda p: (p, p))),

@@ -39,7 +39,7 @@ class Speech:
 
     def __init__(self, config: Any, tensors: Any) -> None:
         self.shape, self.weights = speech_shape(config), ProgramWeights(config, tensors)
-        self.program = speech_decoder(self.shape)
+        self.program = speech_decoder(self.shape, near=4)
 
     def array(self, name: str, index: tuple[int, ...]) -> Any:
         """Return weights, or the table of a place, for the interpreter."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.interpret import holds
@@ -35,6 +36,7 @@ from onekernel.megakernel.program import (
 )
 
 _ITERATIONS = 3
+_FAR = 1 << 30  # a position
 PARITIES = 32  # bits of the word that says how often each exchange was used
 
 
@@ -61,25 +63,26 @@ def check(layout: Layout) -> None:
 def faults(layout: Layout) -> Iterator[str]:
     """Yield every fault that is found."""
     yield from _shapes(layout)
-    unrolled = {tuple(_unroll(layout.program.body, {}, first)) for first in range(_ITERATIONS)}  # the last one speaks
-    for phases in unrolled:
+    turns = product(range(_ITERATIONS), range(_ITERATIONS + 1))  # the last step always speaks
+    for phases in {tuple(_unroll(layout.program.body, {}, *turn)) for turn in turns}:
         events = list[Event]()
         yield from _residual(layout, phases, events)
         yield from _order(events)
         yield from _reuse(events)
 
 
-def _unroll(body: tuple[Item, ...], at: dict[str, int], first: int) -> Iterator[Phase]:
-    """Yield the phases of a nest in which speech begins with iteration `first`."""
+def _unroll(body: tuple[Item, ...], at: dict[str, int], first: int, far: int) -> Iterator[Phase]:
+    """Yield the phases of a nest in which speech begins with step `first`, and large positions with step `far`."""
     for item in body:
         if isinstance(item, Repeat):
             count = min(item.count, _ITERATIONS) if isinstance(item.count, int) else _ITERATIONS
             for number in range(count):
-                yield from _unroll(item.body, {**at, item.index: number}, first)
+                position = {} if isinstance(item.count, int) else {"position": _FAR * (number >= far)}
+                yield from _unroll(item.body, {**at, item.index: number, **position}, first, far)
         elif not isinstance(item, When):
             yield item
         elif holds(item.condition, at, speaks=at.get("step", 0) >= first):
-            yield from _unroll(item.body, at, first)
+            yield from _unroll(item.body, at, first, far)
 
 
 def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
@@ -123,7 +126,7 @@ def _heard(layout: Layout, attend: Attend, member: int) -> Blocks:
     slices = max(1, members // share)  # of a head
     queries, values = max(1, share // members), h.head_dim // slices
     first, value = place // slices * queries, place % slices * values
-    if not attend.position:
+    if attend.parted:
         first, queries, value, values = 0, share, 0, h.head_dim
     key = (h.heads + head) * h.head_dim
     parts = (
@@ -245,7 +248,7 @@ def _shapes(layout: Layout) -> Iterator[str]:
             expected = (phase.heads.heads + 2 * phase.heads.kv_heads) * phase.heads.head_dim
             if widths.get(phase.queries) != expected:
                 yield f"heads of {expected} values, {phase.queries} has {widths.get(phase.queries)}"
-            if widths.get(phase.into) != (0 if not phase.position else phase.heads.heads * phase.heads.head_dim):
+            if widths.get(phase.into) != (0 if phase.parted else phase.heads.heads * phase.heads.head_dim):
                 yield f"the result of heads does not fit {phase.into}, which has {widths.get(phase.into)}"
             if not layout.members(phase.heads):
                 yield f"{phase.heads.kv_heads} heads of keys for {layout.schedule.blocks} blocks"

@@ -5,7 +5,7 @@ Layers are those of the Llama and Qwen3 families: RMSNorm, grouped-query attenti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onekernel.megakernel.program import (
     Attend,
@@ -29,6 +29,8 @@ from onekernel.megakernel.program import (
     Vector,
     When,
 )
+
+NEAR = 128  # positions that each block looks at itself
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class _Stack:
     prefix: str = ""
     layer: str = "layer"
     position: str = ""
+    near: int = 0
 
     @property
     def stream(self) -> str:
@@ -82,16 +85,21 @@ class _Stack:
         norms = Vector(f"{prefix}query_norm", shape.head_dim, each), Vector(f"{prefix}key_norm", shape.head_dim, each)
         qkv, parts, context, attended, inner, fed = (f"{prefix}{name}" for name in _EXCHANGES)
         heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms)
-        merge = () if self.position else (Merge(heads, parts, context),)
+        attend = Attend(heads, qkv, context, norms if shape.head_norms else None, shape.epsilon, self.layer,
+                        self.position)  # fmt: skip
+        attends: tuple[Item, ...] = (attend,)
+        if not self.position:
+            attends = (
+                When(f"position < {self.near}", (replace(attend, near=self.near),)),
+                When(f"position >= {self.near}", (replace(attend, into=parts), Merge(heads, parts, context))),
+            )
 
         def matrix(name: str, rows: int, columns: int) -> Matrix:
             return Matrix(prefix + name, rows, columns, each)
 
         return Repeat(shape.layers, self.layer, (
             Project(matrix("qkv", wide + 2 * narrow, shape.hidden), self.normed("input_norm", "fed"), "publish", qkv),
-            Attend(heads, qkv, parts if merge else context, norms if shape.head_norms else None, shape.epsilon,
-                   self.layer, self.position),
-            *merge,
+            *attends,
             Project(matrix("output", shape.hidden, wide), Plain(context), "publish", attended, owe=self.stream),
             Project(matrix("gate_up", 2 * shape.inner, shape.hidden), self.normed("post_norm", "attended"), "gate",
                     inner),
@@ -109,9 +117,9 @@ class _Stack:
 _EXCHANGES = ("qkv", "parts", "context", "attended", "inner", "fed")
 
 
-def greedy_decoder(shape: DecoderShape) -> Program:
+def greedy_decoder(shape: DecoderShape, near: int = NEAR) -> Program:
     """Say the likeliest token at each step; the steps are counted at the launch."""
-    stack = _Stack(shape)
+    stack = _Stack(shape, near=near)
     head = Matrix("head", shape.vocab, shape.hidden)
     step = (
         Begin(stack.stream, TokenRow(shape.vocab), "fed"),
@@ -123,9 +131,9 @@ def greedy_decoder(shape: DecoderShape) -> Program:
     return Program("greedy_decoder", ((stack.stream, shape.hidden),), exchanges, (Repeat("steps", "step", step),))
 
 
-def speech_decoder(shape: SpeechShape) -> Program:
+def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
     """Say frames of codes: after the talker's step the first one, then each from those before it (Qwen3-TTS)."""
-    talker = _Stack(shape.talker)
+    talker = _Stack(shape.talker, near=near)
     predictor = _Stack(shape.predictor, "sub_", "depth", "place")
     vocab, sub_vocab = shape.talker.vocab, shape.predictor.vocab
     tables = (vocab, *(sub_vocab,) * (shape.places - 1))

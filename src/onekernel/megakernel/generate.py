@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
-from onekernel.megakernel.layout import WARPS, Layout
+from onekernel.megakernel.layout import WARPS, Layout, has_weights
 from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, type_name
 from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
 
@@ -53,7 +53,7 @@ def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> Kernel
     check(layout)
     return KernelRequest(
         layout.program.name, arch, parameters(layout.program), WORKERS + (32 if layout.schedule.slots else 0),
-        headers=("phases/attend.cuh", "phases/attend_few.cuh", "phases/choose.cuh", "phases/sample.cuh"),
+        headers=("phases/attend.cuh", "phases/attend_alone.cuh", "phases/choose.cuh", "phases/sample.cuh"),
         constants=(("kBlocks", layout.schedule.blocks),),
         body=tuple(Line(text) for text in _Text(layout, traced).lines()),
         cooperative=True, shared=layout.shared_bytes, min_blocks=1,
@@ -104,6 +104,8 @@ class _Text:
         heads, counts = heads_name(attend.heads), self.layout.counts
         if attend.position:
             return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}>"
+        if attend.near:
+            return f"NearMemory<{heads}, {attend.near}>"
         return f"AttendMemory<{heads}>"
 
     def _begin(self) -> Iterator[str]:
@@ -164,8 +166,10 @@ class _Text:
             if isinstance(item, Repeat | When):
                 inner = [f"  {line}" for line in self._nest(item.body, write, begin)]
                 if inner:  # some loops have no weights
-                    section = None
+                    section = None if has_weights(item) else section
                     yield _opening(item)
+                    if isinstance(item, Repeat) and isinstance(item.count, str):
+                        yield f"  const int position = first + {item.index};"
                     yield from inner
                     yield "}"
                 continue
@@ -181,7 +185,7 @@ class _Text:
             yield f"from = writer.put<{type_name(phase.matrix.name)}, {piece}, {pace}>(from);"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
-        if self.traced and isinstance(phase, Project | Attend | Merge) and self.number < TRACED // 8:
+        if self.traced and isinstance(phase, Project | Attend | Merge | Sample) and self.number < TRACED // 8:
             yield f"patience.base = {8 * self.number};"
             self.number += 1
         yield "forget(mail.words);"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import eq, ge, gt, lt
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,8 @@ class Interpreter:
         for item in body:
             if isinstance(item, Repeat):
                 for number in range(item.count if isinstance(item.count, int) else steps):
-                    yield from self._unrolled(item.body, {**at, item.index: number}, state, steps)
+                    position = {} if isinstance(item.count, int) else {"position": state.first + number}
+                    yield from self._unrolled(item.body, {**at, item.index: number, **position}, state, steps)
             elif not isinstance(item, When):
                 yield item, at
             elif holds(item.condition, at, speaks=at["step"] >= len(state.prompt) - 1):
@@ -156,7 +158,7 @@ class Interpreter:
 
     def _attend(self, phase: Attend, at: dict[str, int], state: State) -> None:
         h, layer = phase.heads, at[phase.layer]
-        position = at[phase.position] if phase.position else state.first + at["step"]
+        position = at[phase.position or "position"]
         heads = state.exchanges[phase.queries].reshape(-1, h.head_dim)
         query, key, value = np.split(heads, [h.heads, h.heads + h.kv_heads])
         if phase.norms:
@@ -204,4 +206,7 @@ def holds(condition: str, at: dict[str, int], *, speaks: bool) -> bool:
     if condition == "speaks":
         return speaks
     name, sign, number = condition.split()
-    return at[name] == int(number) if sign == "==" else at[name] > int(number)
+    return _COMPARE[sign](at[name], int(number))
+
+
+_COMPARE = {"==": eq, ">": gt, "<": lt, ">=": ge}

@@ -163,14 +163,6 @@ class Layout:
         fits = (m for m in range(most, 0, -1) if share % m == 0 or (m % share == 0 and quads % (m // share) == 0))
         return next(fits, 0)
 
-    def kept(self, attend: Attend) -> int:
-        """Return the bytes of keys and values that a block keeps in shared memory, where positions are few."""
-        h = attend.heads
-        if not attend.position:
-            return 0
-        values = divide_up(h.heads * h.head_dim // h.kv_heads, max(1, self.members(h)))
-        return 2 * self.counts[attend.layer] * self.counts[attend.position] * (h.head_dim + min(values, h.head_dim))
-
     def width(self, exchange: Exchange) -> int:
         """Return the floats of an exchange; those of parts and of candidates depend on the number of blocks."""
         for phase, _ in self.program.phases():
@@ -203,8 +195,12 @@ class Layout:
 
     def _attend_bytes(self, attend: Attend) -> int:
         h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads
-        if attend.position:
-            return self.kept(attend) + 4 * share * (h.head_dim + self.counts[attend.position])
+        slices = max(1, self.members(h) // share)  # of a head
+        if not attend.parted:
+            positions = self.counts.get(attend.position, attend.near)
+            values = 2 * positions * h.head_dim // slices
+            kept = self.counts[attend.layer] * (2 * positions * h.head_dim + values) if attend.position else values
+            return kept + 4 * divide_up(share, max(1, self.members(h))) * (h.head_dim + positions) + 2 * h.head_dim + 64
         return 4 * (h.head_dim + 4) * (share + 2 + WARPS * share)
 
     @property
@@ -219,12 +215,17 @@ class Layout:
         return ring + sums + parts + states + seen + 3072
 
 
+def has_weights(item: Item) -> bool:
+    """Say whether a phase, or any phase in a nest, multiplies by a matrix."""
+    return any(map(has_weights, item.body)) if isinstance(item, Repeat | When) else isinstance(item, Project)
+
+
 def _runs(body: tuple[Item, ...]) -> Iterator[tuple[Matrix, ...]]:
     """Yield matrices of one body that follow each other and are chosen by the same loops."""
     run: list[Matrix] = []
     for item in body:
         matrix = item.matrix if isinstance(item, Project) else None
-        if run and (isinstance(item, Repeat | When) or (matrix is not None and matrix.per != run[0].per)):
+        if run and (has_weights(item) if matrix is None else matrix.per != run[0].per):
             yield tuple(run)
             run = []
         if isinstance(item, Repeat | When):

@@ -58,6 +58,8 @@ class PhaseText:
         if isinstance(source, Normed):
             yield f"carry(memory.project, turn, {stream}, {self._normed(source)});"
             return
+        if isinstance(source, TokenRow | FrameSum) and any(attend.near for attend in self.attends):
+            yield "fence();  // what others kept is seen from here on"
         yield f"if ({stream}.owed) {stream}.add({phase.owed});"
         if isinstance(source, TokenRow):
             yield f"{stream}.load(table + 1ll * (step < prompt_length ? prompt[step] : chosen) * {width});"
@@ -100,7 +102,7 @@ class PhaseText:
     def _attend(self, phase: Attend) -> Iterator[str]:
         heads = heads_name(phase.heads)
         norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
-        position = phase.position or "(first + step)"
+        position = phase.position or "position"
         rotation = f"rotation + {position} * {heads}::kHeadDim"
         operands = f"HeadOperands<float>{{{norms[0]}, {norms[1]}, {rotation}, {position}, "
         operands += f"{float_literal(phase.epsilon)}}}"
@@ -108,7 +110,8 @@ class PhaseText:
         if not phase.position:
             layer = phase.heads.kv_heads * 2 * phase.heads.head_dim
             given = f"Cache{{cache + {phase.layer} * {layer}ll * capacity, capacity}}"
-        call = f"attend{'_few' if phase.position else ''}<{heads}, {self.schedule.patience}>"
+        kind = "_few" if phase.position else "_near" if phase.near else ""
+        call = f"attend{kind}<{heads}, {self.schedule.patience}>"
         yield f"{call}(memory.{memory}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
 
     def _sample(self, phase: Sample) -> Iterator[str]:
@@ -117,7 +120,7 @@ class PhaseText:
         draw = f"Draw{{unsigned(request[0]), unsigned(request[1]), frames, {place}, options[{option}] != 0.0f, "
         draw += f"options[{option + 1}], int(options[{option + 2}])}}"
         rules = "NoRules{}" if phase.place else f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, options[3]}}"
-        yield f"chosen = sample<{phase.vocab}>(memory.draw, {phase.exchange}, {draw}, {rules});"
+        yield f"chosen = sample<{phase.vocab}>(memory.draw, patience, {phase.exchange}, {draw}, {rules});"
         if not phase.place:
             yield "remember(memory.draw, chosen);"
             yield f"if (chosen == {phase.end}) chosen = 0;  // said all the same, and nobody listens"
@@ -156,4 +159,4 @@ def heads_name(heads: Heads) -> str:
 
 def attend_memory(attend: Attend) -> str:
     """Name the shared memory of an attention."""
-    return f"attend_{attend.layer}"
+    return f"{'near' if attend.near else 'attend'}_{attend.layer}"

@@ -122,7 +122,8 @@ class Attend:
 
     `layer`: the loop over the layers of a cache. `position`: the loop over positions, which are few, of which a cache
     begins anew with each of the loop's runs; "" is that of the launch, whose cache goes on. That one is shared out over
-    blocks: its result comes in parts, for `Merge`.
+    blocks, and the result comes in parts, for `Merge`; or, if it is known that there are at most `near` positions, each
+    block looks at all of them.
     """
 
     heads: Heads
@@ -132,6 +133,12 @@ class Attend:
     epsilon: float
     layer: str = "layer"
     position: str = ""
+    near: int = 0
+
+    @property
+    def parted(self) -> bool:
+        """Whether the result comes in parts."""
+        return not (self.position or self.near)
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class When:
-    """Run a body where a condition holds for all blocks: "speaks", behind the prompt, or "NAME > 0" of a loop."""
+    """Run a body where a condition holds for all blocks: "speaks", behind the prompt, or "NAME > 0" of a loop or the position."""
 
     condition: str
     body: tuple[Phase | Repeat | When, ...]

@@ -25,18 +25,6 @@ struct AttendMemory {
   alignas(16) float states[kWarps][H::kShare][kState];
 };
 
-// The keys and values of a layer: [kv_heads, capacity, 2, head_dim].
-struct Cache {
-  bfloat16* start;
-  long long capacity;
-
-  // The key of a position, and behind it the value.
-  template <class H>
-  ONEKERNEL_DEVICE bfloat16* at(int place) const {
-    return start + (H::kv_head() * capacity + place) * 2 * H::kHeadDim;
-  }
-};
-
 // A lane's part of a key and its value.
 template <class H>
 struct KeyValue {

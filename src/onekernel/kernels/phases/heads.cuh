@@ -45,6 +45,18 @@ struct HeadOperands {
   float epsilon;
 };
 
+// The keys and values of a layer: [kv_heads, capacity, 2, head_dim].
+struct Cache {
+  bfloat16* start;
+  long long capacity;
+
+  // The key of a position, and behind it the value.
+  template <class H>
+  ONEKERNEL_DEVICE bfloat16* at(int place) const {
+    return start + (H::kv_head() * capacity + place) * 2 * H::kHeadDim;
+  }
+};
+
 // How a group of four of a query or key is normed and rotated; the lanes of a head hold its groups in order.
 template <class H>
 struct Turning {

@@ -283,6 +283,7 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
                               Finish finish) {
   if (!M::here()) {
     reader.template skip<M>();
+    workers_barrier();  // as often as elsewhere
     return input.pass();
   }
   Held<M> held;

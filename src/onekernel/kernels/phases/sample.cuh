@@ -175,10 +175,13 @@ struct Entries {
   }
 };
 
-template <int kVocab, class Memory, class Rules>
-ONEKERNEL_DEVICE int sample(Memory& memory, const Exchange& exchange, const Draw& draw, const Rules& rules) {
+template <int kVocab, class Memory, class Patience_, class Rules>
+ONEKERNEL_DEVICE int sample(Memory& memory, Patience_& patience, const Exchange& exchange, const Draw& draw,
+                            const Rules& rules) {
   Entries<kVocab> entries(draw);
+  patience.lap(0);
   entries.await(exchange, memory.seen, draw, rules);
+  patience.lap(1);
   float floor = kOut;  // entries that are no larger are out
   for (int turn = 0;; turn ^= 1) {
     const Runner winner = race(memory, turn, entries.best(floor));
@@ -187,6 +190,7 @@ ONEKERNEL_DEVICE int sample(Memory& memory, const Exchange& exchange, const Draw
     workers_barrier();
     float count = 0.0f;
     for (int warp = 0; warp < kWarps; ++warp) count += memory.larger[turn][warp];
+    patience.lap(2);
     if (!draw.draws || draw.top_k == 0 || count < draw.top_k) return winner.token;
     floor = winner.logit;
   }

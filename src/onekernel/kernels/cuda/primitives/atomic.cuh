@@ -124,3 +124,7 @@ ONEKERNEL_DEVICE void store_relaxed(unsigned* address, const Vector<unsigned, N>
                  "r"(words.at[1]), "r"(words.at[2]), "r"(words.at[3])
                  : "memory");
 }
+
+// What this thread wrote before, and knows to be written, is seen by whoever sees what it writes behind the fence; what
+// it reads behind it is no older than what it saw before.
+ONEKERNEL_DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }

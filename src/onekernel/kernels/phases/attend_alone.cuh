@@ -1,0 +1,192 @@
+// Attention where positions are few: a block looks at all keys of its heads, and makes its slice of the result alone.
+// Other members look at the same keys; that is faster than to tell each other what they found.
+#pragma once
+#include "phases/heads.cuh"
+
+// What a block needs of the positions at hand, in shared memory.
+template <class H, int kPositions_>
+struct AloneMemory {
+  static constexpr int kPositions = kPositions_;
+  using Slice = bfloat16[4 * H::kSliceQuads];  // of a value
+  alignas(16) float queries[H::kSliceHeads][H::kHeadDim];
+  float scores[H::kSliceHeads][kPositions];
+};
+
+// Give each lane's part of a key to all heads, and keep the scores. `place` is at most `position`, or the score is lost.
+template <class H, class Memory>
+ONEKERNEL_DEVICE void keep_scores(Memory& memory, const float (&queries)[H::kSliceHeads][H::kLaneDims],
+                                  const LanePart<H>& key, int place, int position) {
+#pragma unroll
+  for (int head = 0; head < H::kSliceHeads; ++head) {
+    const float score = score_of<H>(queries[head], key);
+    if (lane_index() % H::kKeyLanes == 0 && place <= position) memory.scores[head][place] = score;
+  }
+}
+
+// The slice of a head, by a warp: a lane has a group of four, and every so many positions.
+template <class H, class Memory>
+ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* values, int position, int head,
+                          const Exchange& context) {
+  constexpr int kApart = kWarpLanes / H::kSliceQuads, kMine = divide_up(Memory::kPositions, kApart);
+  const int quad = lane_index() % H::kSliceQuads, first = lane_index() / H::kSliceQuads;
+  float scores[kMine], largest = kNever, sum = 0.0f, mixed[4] = {};
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int place = first + i * kApart;
+    scores[i] = place <= position ? memory.scores[head][place] : kNever;
+    largest = fmaxf(largest, scores[i]);
+  }
+#pragma unroll
+  for (int distance = H::kSliceQuads; distance < kWarpLanes; distance *= 2)
+    largest = fmaxf(largest, shuffle_xor(largest, distance));
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int place = first + i * kApart;
+    const float weight = exp2f(scores[i] - largest);
+    Vector<unsigned, 2> value = {};
+    if (place <= position) value = load_vector<2>(reinterpret_cast<const unsigned*>(values[place]) + 2 * quad);
+    sum += weight;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) mixed[k] += weight * of_halves(value.at[k / 2], k % 2);
+  }
+#pragma unroll
+  for (int distance = H::kSliceQuads; distance < kWarpLanes; distance *= 2) {
+    sum += shuffle_xor(sum, distance);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) mixed[k] += shuffle_xor(mixed[k], distance);
+  }
+  if (first > 0) return;
+  const float whole = 1.0f / sum;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) mixed[k] *= whole;
+  const int row = H::kv_head() * H::kShare + H::slice_head(H::member()) + head;
+  context.publish(row * H::kHeadDim + 4 * (H::slice_quad(H::member()) + quad), mixed);
+}
+
+template <class H, class Memory>
+ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Slice* values, int position,
+                                const Exchange& context) {
+  for (int head = warp_index(); head < H::kSliceHeads; head += kWarps)
+    mix<H>(memory, values, position, head, context);
+}
+
+// ---- positions that begin anew again and again: a block keeps its keys and values itself
+
+template <class H, int kLayers, int kPositions>
+struct FewMemory : AloneMemory<H, kPositions> {
+  alignas(16) bfloat16 keys[kLayers][kPositions][H::kHeadDim];
+  alignas(16) typename AloneMemory<H, kPositions>::Slice values[kLayers][kPositions];
+};
+
+template <class H, int kTicks, class Memory, class Patience_, class T>
+ONEKERNEL_DEVICE void attend_few(Memory& memory, Patience_& patience, const Exchange& qkv, const Exchange& context,
+                                 const HeadOperands<T>& at, int layer) {
+  if (H::here()) {
+    const int member = H::member(), first = H::slice_quad(member), position = at.position;
+    let_pass(patience.since, kTicks);
+    gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
+        memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
+        [&](bool is_key, int group, const Vector<bfloat16, 4>& quad) {
+          store_vector(is_key ? memory.keys[layer][position] + 4 * group
+                              : memory.values[layer][position] + 4 * (group - first), quad);
+        });
+    patience.lap(1);
+    workers_barrier();
+    float queries[H::kSliceHeads][H::kLaneDims];
+    load_queries<H>(memory.queries, queries);
+#pragma unroll
+    for (int place = 0; place < Memory::kPositions; place += H::kAtOnce) {
+      LanePart<H> key = {};
+      if (place + H::first_key() <= position) key.load(memory.keys[layer][place + H::first_key()]);
+      keep_scores<H>(memory, queries, key, place + H::first_key(), position);
+    }
+    patience.lap(2);
+    workers_barrier();
+    mix_heads<H>(memory, memory.values[layer], position, context);
+    patience.lap(3);
+  }
+  qkv.end_use();
+  patience.since = clock_ticks();
+}
+
+// ---- the first positions of a cache that all members share
+
+template <class H, int kPositions>
+struct NearMemory : AloneMemory<H, kPositions> {
+  alignas(16) bfloat16 key[H::kHeadDim];  // the new one
+  alignas(16) typename AloneMemory<H, kPositions>::Slice values[kPositions];
+};
+
+// What a thread reads of the cache, all of it before it waits for the new position.
+template <class H, int kPositions>
+struct Before {
+  static constexpr int kRounds = divide_up(kPositions, H::kAtOnce);
+  static constexpr int kQuads = divide_up(kPositions * H::kSliceQuads, kWorkers);
+  LanePart<H> keys[kRounds];
+  Vector<unsigned, 2> values[kQuads];
+
+  ONEKERNEL_DEVICE Before(const Cache& cache, int first_quad, int position) {
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const int place = i * H::kAtOnce + H::first_key();
+      keys[i] = {};
+      if (place < position) keys[i].load(cache.at<H>(place));
+    }
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
+      const int quad = first_quad + number % H::kSliceQuads;
+      values[i] = {};
+      if (place < position)
+        values[i] = load_vector<2>(reinterpret_cast<const unsigned*>(cache.at<H>(place) + H::kHeadDim) + 2 * quad);
+    }
+  }
+
+  ONEKERNEL_DEVICE void store_values(bfloat16 (*to)[4 * H::kSliceQuads], int position) const {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
+      if (place < position) store_vector(reinterpret_cast<unsigned*>(to[place]) + 2 * (number % H::kSliceQuads), values[i]);
+    }
+  }
+};
+
+// Members read what others wrote in steps before: who wrote lets that be seen (`fence`) before it says anything more,
+// and whoever begins a step does the same before it reads.
+template <class H, int kTicks, class Memory, class Patience_, class T>
+ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exchange& qkv, const Exchange& context,
+                                  const HeadOperands<T>& at, const Cache& cache) {
+  if (H::here()) {
+    const int member = H::member(), first = H::slice_quad(member), position = at.position;
+    const Before<H, Memory::kPositions> before(cache, first, position);
+    patience.lap(0);
+    before.store_values(memory.values, position);
+    let_pass(patience.since, kTicks);
+    gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
+        memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
+        [&](bool is_key, int group, const Vector<bfloat16, 4>& quad) {
+          store_vector(is_key ? memory.key + 4 * group : memory.values[position] + 4 * (group - first), quad);
+          if (is_key ? member == 0 : H::slice_head(member) == 0)
+            store_vector(cache.at<H>(position) + (is_key ? 0 : H::kHeadDim) + 4 * group, quad);
+        });
+    patience.lap(1);
+    workers_barrier();
+    float queries[H::kSliceHeads][H::kLaneDims];
+    load_queries<H>(memory.queries, queries);
+#pragma unroll
+    for (int i = 0; i < Before<H, Memory::kPositions>::kRounds; ++i) {
+      const int place = i * H::kAtOnce + H::first_key();
+      if (i * H::kAtOnce > position) break;
+      LanePart<H> key = before.keys[i];
+      if (place == position) key.load(memory.key);
+      keep_scores<H>(memory, queries, key, place, position);
+    }
+    patience.lap(2);
+    workers_barrier();
+    mix_heads<H>(memory, memory.values, position, context);
+    if (H::slice_head(member) == 0) fence();
+    patience.lap(3);
+  }
+  qkv.end_use();
+  patience.since = clock_ticks();
+}
