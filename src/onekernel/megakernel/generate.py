@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
@@ -141,7 +142,7 @@ class _Text:
         yield "    if (lane_index() != 0) return;"
         yield f"    Writer<{self.schedule.slots}, {self.schedule.ahead}> writer{{memory.ring}};"
         yield "    const unsigned char* from = stream;"
-        for line in self._nest(self.program.body, self._put, "from = {};"):
+        for line in _looped(self._nest(self.program.body, self._put, "from = {};")):
             yield f"    {line}"
         yield "    return;"
         yield "  }"
@@ -182,7 +183,7 @@ class _Text:
     def _put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
             piece, pace = self.layout.pieces(phase.matrix)
-            yield f"from = writer.put<{type_name(phase.matrix.name)}, {piece}, {pace}>(from);"
+            yield f"copy_of<{type_name(phase.matrix.name)}>({piece}, {pace})"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if self.traced and isinstance(phase, Project | Attend | Merge | Sample) and self.number < TRACED // 8:
@@ -190,6 +191,18 @@ class _Text:
             self.number += 1
         yield "forget(mail.words);"
         yield from self.text.lines(phase)
+
+
+def _looped(lines: Iterable[str]) -> Iterator[str]:
+    """Copy matrices that follow each other in one loop: the text of each by itself would crowd out that of phases."""
+    for copies, group in groupby(lines, lambda line: "copy_of<" in line):
+        if not copies:
+            yield from group
+            continue
+        values = [line.strip() for line in group]
+        choice = "".join(f"i == {i} ? {value} : " for i, value in enumerate(values[:-1])) + values[-1]
+        yield "#pragma unroll 1"
+        yield f"for (int i = 0; i < {len(values)}; ++i) from = writer.put(from, {choice});"
 
 
 def _opening(item: Repeat | When) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onekernel.jit.generate import float_literal
-from onekernel.megakernel.layout import Layout
+from onekernel.megakernel.layout import Layout, divide_up
 from onekernel.megakernel.program import (
     Attend,
     Begin,
@@ -118,9 +118,12 @@ class PhaseText:
         place = phase.place or "0"
         option = 4 if phase.place else 0
         draw = f"Draw{{unsigned(request[0]), unsigned(request[1]), frames, {place}, options[{option}] != 0.0f, "
-        draw += f"options[{option + 1}], int(options[{option + 2}])}}"
-        rules = "NoRules{}" if phase.place else f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, options[3]}}"
-        yield f"chosen = sample<{phase.vocab}>(memory.draw, patience, {phase.exchange}, {draw}, {rules});"
+        draw += f"fast_reciprocal(options[{option + 1}]), int(options[{option + 2}])}}"
+        entries, rules = phase.vocab, "NoRules{}"
+        if not phase.place:
+            entries = 4 * divide_up(max(phase.codes, phase.end + 1), 4)
+            rules = f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, options[3], fast_reciprocal(options[3])}}"
+        yield f"chosen = sample<{entries}>(memory.draw, patience, {phase.exchange}, {draw}, {rules});"
         if not phase.place:
             yield "remember(memory.draw, chosen);"
             yield f"if (chosen == {phase.end}) chosen = 0;  // said all the same, and nobody listens"

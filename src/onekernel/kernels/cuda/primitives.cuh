@@ -62,6 +62,23 @@ ONEKERNEL_DEVICE void forget(T*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
 
+// ---- functions as the hardware has them: right to about 2^-22, of the result or, for a logarithm near 0, of 1
+ONEKERNEL_DEVICE float fast_exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+ONEKERNEL_DEVICE float fast_log2(float x) {
+  float result;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+ONEKERNEL_DEVICE float fast_reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // ---- memory: one access of N elements; `address` must be aligned to its size
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {

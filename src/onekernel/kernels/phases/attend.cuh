@@ -52,25 +52,24 @@ struct Seen {
   }
 
   // See keys, those below `count`; the others must be zero. All lanes call it; lanes of one key agree on its place.
-  template <int kSeen>
   ONEKERNEL_DEVICE void see(const float (&queries)[H::kShare][H::kLaneDims], const KeyValue<H> (&pairs)[kAhead],
                             int place, int count) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
-      float score[kSeen], now = largest[h];
+      float score[kAhead], now = largest[h];
 #pragma unroll
-      for (int i = 0; i < kSeen; ++i) {
+      for (int i = 0; i < kAhead; ++i) {
         score[i] = score_of<H>(queries[h], pairs[i].key);
         if (place + i * H::kAtOnce < count) now = fmaxf(now, score[i]);
       }
-      const float before = exp2f(largest[h] - now);
+      const float before = fast_exp2(largest[h] - now);
       largest[h] = now;
       sum[h] *= before;
 #pragma unroll
       for (int d = 0; d < H::kLaneDims; ++d) values[h][d] *= before;
 #pragma unroll
-      for (int i = 0; i < kSeen; ++i) {
-        const float weight = place + i * H::kAtOnce < count ? exp2f(score[i] - now) : 0.0f;
+      for (int i = 0; i < kAhead; ++i) {
+        const float weight = place + i * H::kAtOnce < count ? fast_exp2(score[i] - now) : 0.0f;
         sum[h] += weight;
 #pragma unroll
         for (int d = 0; d < H::kLaneDims; ++d) values[h][d] += weight * pairs[i].value.at(d);
@@ -82,7 +81,7 @@ struct Seen {
   ONEKERNEL_DEVICE void merge(int distance) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
-      const float now = fmaxf(largest[h], shuffle_xor(largest[h], distance)), factor = exp2f(largest[h] - now);
+      const float now = fmaxf(largest[h], shuffle_xor(largest[h], distance)), factor = fast_exp2(largest[h] - now);
       largest[h] = now;
       sum[h] *= factor;
       sum[h] += shuffle_xor(sum[h], distance);
@@ -146,10 +145,7 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H>&
       now[i] = pairs[i];
     }
     positions.load(place + kAhead * H::kAtOnce, pairs);
-    if (positions.count <= H::kAtOnce)
-      seen.template see<1>(queries, now, place, positions.count);
-    else
-      seen.template see<kAhead>(queries, now, place, positions.count);
+    seen.see(queries, now, place, positions.count);
   }
   if (positions.count > kWarps) {
 #pragma unroll
@@ -170,7 +166,7 @@ ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange
     for (int warp = 0; warp < kWarps; ++warp) largest = fmaxf(largest, own[warp] = memory.states[warp][h][0]);
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) {
-      const float factor = exp2f(own[warp] - largest);
+      const float factor = fast_exp2(own[warp] - largest);
       const auto state = load_vector<4>(memory.states[warp][h] + 4 * quad);
 #pragma unroll
       for (int k = 0; k < 4; ++k) merged[k] += factor * state.at[k];
@@ -227,11 +223,11 @@ ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange
 #pragma unroll
   for (int distance = kLanes; distance < kWarpLanes; distance *= 2)
     largest = fmaxf(largest, shuffle_xor(largest, distance));
-  const float factor = exp2f(own - largest);
+  const float factor = fast_exp2(own - largest);
   float sum = factor * found[0][1];
 #pragma unroll
   for (int distance = kLanes; distance < kWarpLanes; distance *= 2) sum += shuffle_xor(sum, distance);
-  const float whole = 1.0f / sum;
+  const float whole = fast_reciprocal(sum);
   const int row = H::kv_head() * H::kShare + H::slice_head(H::member()) + head;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {

@@ -42,7 +42,7 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int place = first + i * kApart;
-    const float weight = exp2f(scores[i] - largest);
+    const float weight = fast_exp2(scores[i] - largest);
     Vector<unsigned, 2> value = {};
     if (place <= position) value = load_vector<2>(reinterpret_cast<const unsigned*>(values[place]) + 2 * quad);
     sum += weight;
@@ -56,7 +56,7 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
     for (int k = 0; k < 4; ++k) mixed[k] += shuffle_xor(mixed[k], distance);
   }
   if (first > 0) return;
-  const float whole = 1.0f / sum;
+  const float whole = fast_reciprocal(sum);
 #pragma unroll
   for (int k = 0; k < 4; ++k) mixed[k] *= whole;
   const int row = H::kv_head() * H::kShare + H::slice_head(H::member()) + head;

@@ -1,7 +1,6 @@
 // A matrix times a vector over all blocks. A block has whole tiles of 8 rows, a warp the columns of its span: partial
 // sums meet in shared memory, one barrier, and the first threads finish a row each.
 #pragma once
-#include "elementwise.cuh"
 #include "phases/multiply.cuh"
 #include "phases/stream.cuh"
 
@@ -235,7 +234,7 @@ struct PublishGated {
 
   ONEKERNEL_DEVICE void operator()(bool inside, int row, float value) const {
     const float other = shuffle_down(value, 1);
-    if (inside && row % 2 == 0) exchange.publish(row / 2, op::silu(value) * other);
+    if (inside && row % 2 == 0) exchange.publish(row / 2, value * other * fast_reciprocal(1.0f + fast_exp2(-1.4426950408889634f * value)));
   }
 };
 

@@ -8,6 +8,7 @@
 #include "phases/exchange.cuh"
 
 constexpr float kOut = -3.0e38f;  // below every logit
+constexpr float kLog2 = 0.6931471805599453f;
 
 // Philox4x32-10 (Salmon et al., SC 2011): four words for a counter of four and a key of two.
 struct Philox {
@@ -32,12 +33,15 @@ struct Philox {
     words[3] = c3;
   }
 
-  // -log((w + 1/2) / 2^32): from the other end where that is near 1.
+  // -log((w + 1/2) / 2^32): from the other end where that is near 1, and very near by its series.
   ONEKERNEL_DEVICE float exponential(int i) const {
     const unsigned w = words[i];
     const bool upper = w >> 31;
-    const float share = (static_cast<float>(upper ? ~w : w) + 0.5f) * 2.3283064365386963e-10f;
-    return upper ? -log1pf(-share) : -logf(share);
+    const float x = (static_cast<float>(upper ? ~w : w) + 0.5f) * 2.3283064365386963e-10f;
+    float series = 1.0f / 7.0f;
+#pragma unroll
+    for (int n = 6; n > 0; --n) series = series * x + 1.0f / n;
+    return upper && x < 0.125f ? series * x : -kLog2 * fast_log2(upper ? 1.0f - x : x);
   }
 };
 
@@ -46,7 +50,7 @@ struct Draw {
   unsigned seed_low, seed_high;
   int frame, codebook;
   bool draws;
-  float temperature;
+  float sharpness;  // 1 / temperature
   int top_k;
 };
 
@@ -54,7 +58,7 @@ struct Draw {
 struct FirstRules {
   int codes, end;  // entries that are codes; the entry that ends speech
   bool may_end;
-  float penalty;
+  float penalty, bonus;  // one over the other
 };
 struct NoRules {};
 
@@ -100,7 +104,7 @@ ONEKERNEL_DEVICE float ruled(float logit, int, const unsigned*, const NoRules&) 
 ONEKERNEL_DEVICE float ruled(float logit, int token, const unsigned* seen, const FirstRules& rules) {
   if (token == rules.end ? !rules.may_end : token >= rules.codes) return kOut;
   if ((seen[token / 32] >> token % 32 & 1u) == 0) return logit;
-  return logit < 0.0f ? logit * rules.penalty : logit / rules.penalty;
+  return logit < 0.0f ? logit * rules.penalty : logit * rules.bonus;
 }
 
 // The winner of all threads of the block; `turn` chooses memory that nobody still reads.
@@ -136,7 +140,7 @@ struct Entries {
     for (int i = 0; i < kQuads; ++i) {
       const Philox random(thread + i * kWorkers, draw.codebook, draw.frame, 0, draw.seed_low, draw.seed_high);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) keys[i][k] = draw.draws ? logf(random.exponential(k)) : 0.0f;
+      for (int k = 0; k < 4; ++k) keys[i][k] = draw.draws ? kLog2 * fast_log2(random.exponential(k)) : 0.0f;
     }
   }
 
@@ -150,7 +154,7 @@ struct Entries {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float logit = i < mine ? ruled(logits[i][k], token(i, k), seen, rules) : kOut;
-        logits[i][k] = logit == kOut ? kOut : draw.draws ? logit / draw.temperature : logit;
+        logits[i][k] = logit == kOut ? kOut : draw.draws ? logit * draw.sharpness : logit;
         keys[i][k] = logit == kOut ? kOut : logits[i][k] - keys[i][k];
       }
   }
@@ -175,6 +179,7 @@ struct Entries {
   }
 };
 
+// Draw one of the first kVocab entries; 0 if no logit is a number.
 template <int kVocab, class Memory, class Patience_, class Rules>
 ONEKERNEL_DEVICE int sample(Memory& memory, Patience_& patience, const Exchange& exchange, const Draw& draw,
                             const Rules& rules) {
@@ -191,7 +196,7 @@ ONEKERNEL_DEVICE int sample(Memory& memory, Patience_& patience, const Exchange&
     float count = 0.0f;
     for (int warp = 0; warp < kWarps; ++warp) count += memory.larger[turn][warp];
     patience.lap(2);
-    if (!draw.draws || draw.top_k == 0 || count < draw.top_k) return winner.token;
+    if (!draw.draws || draw.top_k == 0 || count < draw.top_k) return winner.token < kVocab ? winner.token : 0;
     floor = winner.logit;
   }
 }

@@ -44,8 +44,19 @@ struct Turn {
   }
 };
 
-// The warp that copies; one lane of it does. More than kAhead chunks on their way, or all pieces of a chunk at once,
-// would delay what blocks give to each other: pieces of kPiece bytes are kPace cycles apart.
+// How the part of a matrix that a block has is copied, in pieces so many cycles apart: all of a chunk at once would
+// delay what blocks give to each other.
+struct Copy {
+  bool here;
+  int groups, bytes;  // of a group
+  int piece, pace;
+};
+template <class M>
+ONEKERNEL_DEVICE Copy copy_of(int piece, int pace) {
+  return {M::here(), M::kGroups, M::kFragments * kFragmentBytes * kWarps, piece, pace};
+}
+
+// The warp that copies; one lane of it does. At most kAhead chunks are on their way, for the same reason.
 template <int kSlots, int kAhead>
 struct Writer {
   Ring<kSlots>& ring;
@@ -55,37 +66,33 @@ struct Writer {
   unsigned long long once = evict_first();  // all else that a step reads shall stay in L2
 
   // Copy a matrix (phases/project.cuh), group by group; returns where the stream goes on.
-  template <class M, int kPiece, int kPace>
-  ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from) {
-    if (!M::here()) return from + M::kGroups * stream_bytes(M::kFragments);
+  ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from, const Copy& copy) {
+    if (copy.here)
 #pragma unroll 1
-    for (int group = 0; group < M::kGroups; ++group) from = put_chunks<M::kFragments, kPiece, kPace>(from);
-    return from;
+      for (int group = 0; group < copy.groups; ++group)
+#pragma unroll 1
+        for (int at = 0; at < copy.bytes; at += kSlotBytes)
+          put_chunk(from + 1ll * group * copy.bytes + at, copy.bytes - at < kSlotBytes ? copy.bytes - at : kSlotBytes, copy);
+    return from + 1ll * copy.groups * copy.bytes;
   }
 
-  template <int kFragments, int kPiece, int kPace>
-  ONEKERNEL_DEVICE const unsigned char* put_chunks(const unsigned char* from) {
-#pragma unroll 1
-    for (int left = kFragments; left > 0; left -= kChunk) {
-      const int bytes = (left < kChunk ? left : kChunk) * kFragmentBytes * kWarps;
-      if (flying == kAhead) {
-        mbarrier_wait(ring.full[oldest.slot], oldest.parity);
-        oldest.next();
-        --flying;
-      }
-      mbarrier_wait(ring.empty[turn.slot], turn.parity ^ 1);
-      mbarrier_arrive_expecting(ring.full[turn.slot], bytes);
-      for (int at = 0; at < bytes; at += kPiece) {
-        if (kPace > 0) let_pass(last, kPace);
-        last = clock_ticks();
-        const int piece = bytes - at < kPiece ? bytes - at : kPiece;
-        copy_bulk_hinted(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot], once);
-      }
-      turn.next();
-      ++flying;
-      from += bytes;
+  ONEKERNEL_DEVICE void put_chunk(const unsigned char* from, int bytes, const Copy& copy) {
+    if (flying == kAhead) {
+      mbarrier_wait(ring.full[oldest.slot], oldest.parity);
+      oldest.next();
+      --flying;
     }
-    return from;
+    mbarrier_wait(ring.empty[turn.slot], turn.parity ^ 1);
+    mbarrier_arrive_expecting(ring.full[turn.slot], bytes);
+#pragma unroll 1
+    for (int at = 0; at < bytes; at += copy.piece) {
+      let_pass(last, copy.pace);
+      last = clock_ticks();
+      const int piece = bytes - at < copy.piece ? bytes - at : copy.piece;
+      copy_bulk_hinted(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot], once);
+    }
+    turn.next();
+    ++flying;
   }
 };
 
