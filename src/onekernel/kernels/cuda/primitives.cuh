@@ -62,6 +62,13 @@ ONEKERNEL_DEVICE void forget(T*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
 
+// Add two words to an "or" and an "and" of all words. Neither can be begun with one of the two alone, which makes loads
+// of both wait together: a compiler that is short of registers likes to wait for one, and then load the other.
+ONEKERNEL_DEVICE void include_both(unsigned& any, unsigned& all, unsigned one, unsigned other) {
+  asm("lop3.b32 %0, %0, %1, %2, 0xfe;" : "+r"(any) : "r"(one), "r"(other));
+  asm("lop3.b32 %0, %0, %1, %2, 0x80;" : "+r"(all) : "r"(one), "r"(other));
+}
+
 // ---- functions as the hardware has them: right to about 2^-22, of the result or, for a logarithm near 0, of 1
 ONEKERNEL_DEVICE float fast_exp2(float x) {
   float result;

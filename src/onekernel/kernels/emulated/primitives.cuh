@@ -93,6 +93,10 @@ ONEKERNEL_PRIMITIVE T* dynamic_storage() {
 }
 
 ONEKERNEL_PRIMITIVE float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+ONEKERNEL_PRIMITIVE void include_both(unsigned& any, unsigned& all, unsigned one, unsigned other) {
+  any |= one | other;
+  all &= one & other;
+}
 ONEKERNEL_PRIMITIVE float fast_exp2(float x) { return std::exp2(x); }
 ONEKERNEL_PRIMITIVE float fast_log2(float x) { return std::log2(x); }
 ONEKERNEL_PRIMITIVE float fast_reciprocal(float x) { return 1.0f / x; }

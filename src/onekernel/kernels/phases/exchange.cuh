@@ -35,19 +35,21 @@ struct Exchange {
   // for at once, again and again. All lanes of a warp call it, each for its own.
   template <int kQuads, class Place, class Wanted>
   ONEKERNEL_DEVICE void await_at(Place place, Wanted wanted, float (&values)[kQuads][4]) const {
-    Vector<unsigned, 4> found[kQuads] = {};  // else what is not wanted would be kept from the last use
     const unsigned expected = parity();
+    Vector<unsigned, 4> found[kQuads];
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) found[i] = {{expected, expected, expected, expected}};
     const auto there = [&] {
-      unsigned wrong = 0;
+      unsigned any = 0, all = 1;
 #pragma unroll
       for (int i = 0; i < kQuads; ++i)
         if (wanted(i)) found[i] = load_relaxed<4>(words() + place(i));
 #pragma unroll
-      for (int i = 0; i < kQuads; ++i)
-        if (wanted(i))
+      for (int i = 0; i < divide_up(kQuads, 2); ++i)
 #pragma unroll
-          for (int word = 0; word < 4; ++word) wrong |= found[i].at[word] ^ expected;
-      return (wrong & 1u) == 0;
+        for (int word = 0; word < 4; ++word)
+          include_both(any, all, found[i].at[word], found[kQuads - 1 - i].at[word]);
+      return ((expected ? ~all : any) & 1u) == 0;
     };
     spin_together(there, "values of other blocks");
 #pragma unroll
