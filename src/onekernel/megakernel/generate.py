@@ -182,8 +182,8 @@ class _Text:
 
     def _put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
-            piece, pace = self.layout.pieces(phase.matrix)
-            yield f"copy_of<{type_name(phase.matrix.name)}>({piece}, {pace})"
+            numbers = *self.layout.pace(phase.matrix), self.layout.kept.get(phase.matrix, 0)
+            yield f"copy_of<{type_name(phase.matrix.name)}>({', '.join(map(str, numbers))})"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if self.traced and isinstance(phase, Project | Attend | Merge | Sample) and self.number < TRACED // 8:

@@ -48,6 +48,7 @@ class Schedule:
     piece: int = 8192  # bytes of a copy
     pace: int = 425  # cycles between copies, about what the memory takes for one
     large: int = 80 << 10  # bytes of a matrix and block from which on copies are as large as slots, and not paced
+    kept: int = 30 << 20  # bytes of weights that stay in L2
     patience: int = 600  # cycles before a block looks for what others make: a hop never takes less
 
 
@@ -128,12 +129,30 @@ class Layout:
         last = self.sections[-1]
         return last.start + last.bytes * prod(last.counts)
 
-    def pieces(self, matrix: Matrix) -> tuple[int, int]:
+    def pace(self, matrix: Matrix) -> tuple[int, int]:
         """Return the bytes of a copy, and the cycles between copies: none where memory is what all wait for."""
         section = self.section_of(matrix)
         if section.bytes >= self.schedule.large * len(section.matrices):
             return SLOT_BYTES, 0
         return self.schedule.piece, self.schedule.pace
+
+    @cached_property
+    def kept(self) -> dict[Matrix, int]:
+        """Of the matrices that a step reads most often, how many bytes in front shall stay in L2."""
+        reuse = {
+            phase.matrix: prod(self.counts.get(loop.index, 1) for loop in loops if loop.index not in phase.matrix.per)
+            for phase, loops in self.program.phases()
+            if isinstance(phase, Project)
+        }
+        most = [matrix for matrix, times in reuse.items() if times == max(reuse.values())]
+        total = sum(self.tiling(matrix).bytes * prod(self.counts[name] for name in matrix.per) for matrix in most)
+        share = min(1.0, self.schedule.kept / self.schedule.blocks / total)
+        found: dict[Matrix, int] = {}
+        asked = 0.0  # of all so far
+        for matrix in most:
+            asked += share * self.tiling(matrix).bytes
+            found[matrix] = int(asked - sum(found.values())) // SLOT_BYTES * SLOT_BYTES
+        return found
 
     def section_of(self, matrix: Matrix) -> Section:
         """Return the section that begins with a matrix or holds it."""

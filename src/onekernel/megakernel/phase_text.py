@@ -113,6 +113,8 @@ class PhaseText:
         kind = "_few" if phase.position else "_near" if phase.near else ""
         call = f"attend{kind}<{heads}, {self.schedule.patience}>"
         yield f"{call}(memory.{memory}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
+        if phase.near:
+            yield f"if ({phase.layer} == 0) fence();"
 
     def _sample(self, phase: Sample) -> Iterator[str]:
         place = phase.place or "0"

@@ -151,8 +151,9 @@ struct Before {
   }
 };
 
-// Members read what others wrote in steps before: who wrote lets that be seen (`fence`) before it says anything more,
-// and whoever begins a step does the same before it reads.
+// Members read what others wrote in steps before. All blocks run a `fence` where a step begins: what they say behind it
+// vouches for what they wrote in the step before, and has reached every block that has finished a layer. Before it has,
+// in the first layer, `fence` also follows this.
 template <class H, int kTicks, class Memory, class Patience_, class T>
 ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exchange& qkv, const Exchange& context,
                                   const HeadOperands<T>& at, const Cache& cache) {
@@ -176,7 +177,6 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
 #pragma unroll
     for (int i = 0; i < Before<H, Memory::kPositions>::kRounds; ++i) {
       const int place = i * H::kAtOnce + H::first_key();
-      if (i * H::kAtOnce > position) break;
       LanePart<H> key = before.keys[i];
       if (place == position) key.load(memory.key);
       keep_scores<H>(memory, queries, key, place, position);
@@ -184,7 +184,6 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
     patience.lap(2);
     workers_barrier();
     mix_heads<H>(memory, memory.values, position, context);
-    if (H::slice_head(member) == 0) fence();
     patience.lap(3);
   }
   qkv.end_use();

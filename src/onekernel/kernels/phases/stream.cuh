@@ -50,10 +50,11 @@ struct Copy {
   bool here;
   int groups, bytes;  // of a group
   int piece, pace;
+  int kept;  // bytes at the front that shall stay in L2
 };
 template <class M>
-ONEKERNEL_DEVICE Copy copy_of(int piece, int pace) {
-  return {M::here(), M::kGroups, M::kFragments * kFragmentBytes * kWarps, piece, pace};
+ONEKERNEL_DEVICE Copy copy_of(int piece, int pace, int kept) {
+  return {M::here(), M::kGroups, M::kFragments * kFragmentBytes * kWarps, piece, pace, kept};
 }
 
 // The warp that copies; one lane of it does. At most kAhead chunks are on their way, for the same reason.
@@ -63,7 +64,7 @@ struct Writer {
   Turn<kSlots> turn, oldest;
   int flying = 0;
   unsigned last = 0;
-  unsigned long long once = evict_first();  // all else that a step reads shall stay in L2
+  unsigned long long once = evict_first(), again = evict_last();
 
   // Copy a matrix (phases/project.cuh), group by group; returns where the stream goes on.
   ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from, const Copy& copy) {
@@ -72,11 +73,12 @@ struct Writer {
       for (int group = 0; group < copy.groups; ++group)
 #pragma unroll 1
         for (int at = 0; at < copy.bytes; at += kSlotBytes)
-          put_chunk(from + 1ll * group * copy.bytes + at, copy.bytes - at < kSlotBytes ? copy.bytes - at : kSlotBytes, copy);
+          put_chunk(from + 1ll * group * copy.bytes + at, copy.bytes - at < kSlotBytes ? copy.bytes - at : kSlotBytes, copy,
+                    group * copy.bytes + at < copy.kept ? again : once);
     return from + 1ll * copy.groups * copy.bytes;
   }
 
-  ONEKERNEL_DEVICE void put_chunk(const unsigned char* from, int bytes, const Copy& copy) {
+  ONEKERNEL_DEVICE void put_chunk(const unsigned char* from, int bytes, const Copy& copy, unsigned long long policy) {
     if (flying == kAhead) {
       mbarrier_wait(ring.full[oldest.slot], oldest.parity);
       oldest.next();
@@ -89,7 +91,7 @@ struct Writer {
       let_pass(last, copy.pace);
       last = clock_ticks();
       const int piece = bytes - at < copy.piece ? bytes - at : copy.piece;
-      copy_bulk_hinted(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot], once);
+      copy_bulk_hinted(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot], policy);
     }
     turn.next();
     ++flying;

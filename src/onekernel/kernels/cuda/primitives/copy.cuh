@@ -127,6 +127,15 @@ ONEKERNEL_DEVICE unsigned long long evict_first() {
   return hint;
 }
 
+// How L2 treats what is read again and again: everything else gives way to it.
+template <int kArch = kArchitecture>
+ONEKERNEL_DEVICE unsigned long long evict_last() {
+  static_assert(kArch >= 90, "hints of bulk copies need sm_90; use copy_async");
+  unsigned long long hint;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(hint));
+  return hint;
+}
+
 template <int kArch = kArchitecture>
 ONEKERNEL_DEVICE void copy_bulk_hinted(void* shared, const void* global, int bytes, Mbarrier& barrier,
                                        unsigned long long hint) {

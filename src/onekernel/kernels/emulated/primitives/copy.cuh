@@ -64,6 +64,12 @@ ONEKERNEL_PRIMITIVE unsigned long long evict_first() {
 }
 
 template <int kArch = kArchitecture>
+ONEKERNEL_PRIMITIVE unsigned long long evict_last() {
+  static_assert(kArch >= 90, "hints of bulk copies need sm_90; use copy_async");
+  return 1;
+}
+
+template <int kArch = kArchitecture>
 ONEKERNEL_PRIMITIVE void copy_bulk_hinted(void* shared, const void* global, int bytes, Mbarrier& barrier,
                                           [[maybe_unused]] unsigned long long hint) {
   static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
