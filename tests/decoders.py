@@ -85,8 +85,7 @@ class Run:
         self.vectors = pack_vectors(self.layout, model.weight).numpy()
         self.table = model.weight("table", ()).contiguous()
         self.rotation = rotations(CAPACITY, model.shape.head_dim, model.shape.theta)
-        shape = model.shape.layers, model.shape.kv_heads, CAPACITY, 2, model.shape.head_dim
-        self.cache = torch.full(shape, torch.nan, dtype=torch.bfloat16)
+        self.cache = torch.full((self.layout.cached(CAPACITY),), torch.nan, dtype=torch.bfloat16)
         self.mail = np.full(self.layout.exchange_floats, -1, np.int32)
         self.done = 0
 

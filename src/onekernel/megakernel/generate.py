@@ -136,11 +136,12 @@ class _Text:
             yield "  workers_barrier();"
 
     def _writer(self) -> Iterator[str]:
+        paced = f"{self.schedule.slots}, {self.schedule.ahead}, {self.schedule.piece}, {self.schedule.pace}"
         yield "  memory.ring.open();"
         yield "  block_barrier();"
         yield "  if (warp_index() == kWarps) {"
         yield "    if (lane_index() != 0) return;"
-        yield f"    Writer<{self.schedule.slots}, {self.schedule.ahead}> writer{{memory.ring}};"
+        yield f"    Writer<{paced}> writer{{memory.ring}};"
         yield "    const unsigned char* from = stream;"
         for line in _looped(self._nest(self.program.body, self._put, "from = {};")):
             yield f"    {line}"
@@ -182,8 +183,9 @@ class _Text:
 
     def _put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
-            numbers = *self.layout.pace(phase.matrix), self.layout.kept.get(phase.matrix, 0)
-            yield f"copy_of<{type_name(phase.matrix.name)}>({', '.join(map(str, numbers))})"
+            yield f"copy_of<{type_name(phase.matrix.name)}>()"
+        elif isinstance(phase, Attend) and not phase.position:
+            yield f"{self.text.cache(phase)}.prefetch(position);"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if self.traced and isinstance(phase, Project | Attend | Merge | Sample) and self.number < TRACED // 8:

@@ -43,12 +43,10 @@ class Schedule:
     """How a program runs on a GPU: its blocks, one for each multiprocessor, and the ring that weights come through."""
 
     blocks: int
-    slots: int = 8  # of the ring, SLOT_BYTES each; 0: warps load their weights themselves
-    ahead: int = 3  # slots on their way at most: more would slow down what blocks give to each other
+    slots: int = 10  # of the ring, SLOT_BYTES each; 0: warps load their weights themselves
+    ahead: int = 4  # slots on their way at most: more would slow down what blocks give to each other
     piece: int = 8192  # bytes of a copy
-    pace: int = 425  # cycles between copies, about what the memory takes for one
-    large: int = 80 << 10  # bytes of a matrix and block from which on copies are as large as slots, and not paced
-    kept: int = 30 << 20  # bytes of weights that stay in L2
+    pace: int = 300  # cycles between copies: less than the memory takes for one, to catch up after a wait
     patience: int = 600  # cycles before a block looks for what others make: a hop never takes less
 
 
@@ -129,31 +127,6 @@ class Layout:
         last = self.sections[-1]
         return last.start + last.bytes * prod(last.counts)
 
-    def pace(self, matrix: Matrix) -> tuple[int, int]:
-        """Return the bytes of a copy, and the cycles between copies: none where memory is what all wait for."""
-        section = self.section_of(matrix)
-        if section.bytes >= self.schedule.large * len(section.matrices):
-            return SLOT_BYTES, 0
-        return self.schedule.piece, self.schedule.pace
-
-    @cached_property
-    def kept(self) -> dict[Matrix, int]:
-        """Of the matrices that a step reads most often, how many bytes in front shall stay in L2."""
-        reuse = {
-            phase.matrix: prod(self.counts.get(loop.index, 1) for loop in loops if loop.index not in phase.matrix.per)
-            for phase, loops in self.program.phases()
-            if isinstance(phase, Project)
-        }
-        most = [matrix for matrix, times in reuse.items() if times == max(reuse.values())]
-        total = sum(self.tiling(matrix).bytes * prod(self.counts[name] for name in matrix.per) for matrix in most)
-        share = min(1.0, self.schedule.kept / self.schedule.blocks / total)
-        found: dict[Matrix, int] = {}
-        asked = 0.0  # of all so far
-        for matrix in most:
-            asked += share * self.tiling(matrix).bytes
-            found[matrix] = int(asked - sum(found.values())) // SLOT_BYTES * SLOT_BYTES
-        return found
-
     def section_of(self, matrix: Matrix) -> Section:
         """Return the section that begins with a matrix or holds it."""
         return next(section for section in self.sections if matrix in section.matrices)
@@ -181,6 +154,17 @@ class Layout:
         most = min(self.schedule.blocks // heads.kv_heads, MOST_MEMBERS)
         fits = (m for m in range(most, 0, -1) if share % m == 0 or (m % share == 0 and quads % (m // share) == 0))
         return next(fits, 0)
+
+    def cached(self, capacity: int) -> int:
+        """Return the elements of the cache of `capacity` positions: each member has as many of them."""
+        attends = {phase.layer: phase for phase, _ in self.program.phases() if isinstance(phase, Attend)}
+        return sum(
+            self.counts[layer] * h.kv_heads * divide_up(capacity, members) * members * 2 * h.head_dim
+            for layer, attend in attends.items()
+            if not attend.position
+            for h in [attend.heads]
+            for members in [self.members(h)]
+        )
 
     def width(self, exchange: Exchange) -> int:
         """Return the floats of an exchange; those of parts and of candidates depend on the number of blocks."""

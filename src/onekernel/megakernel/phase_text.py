@@ -106,15 +106,17 @@ class PhaseText:
         rotation = f"rotation + {position} * {heads}::kHeadDim"
         operands = f"HeadOperands<float>{{{norms[0]}, {norms[1]}, {rotation}, {position}, "
         operands += f"{float_literal(phase.epsilon)}}}"
-        memory, given = attend_memory(phase), phase.layer
-        if not phase.position:
-            layer = phase.heads.kv_heads * 2 * phase.heads.head_dim
-            given = f"Cache{{cache + {phase.layer} * {layer}ll * capacity, capacity}}"
+        memory, given = attend_memory(phase), phase.layer if phase.position else self.cache(phase)
         kind = "_few" if phase.position else "_near" if phase.near else ""
         call = f"attend{kind}<{heads}, {self.schedule.patience}>"
         yield f"{call}(memory.{memory}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
         if phase.near:
             yield f"if ({phase.layer} == 0) fence();"
+
+    def cache(self, attend: Attend) -> str:
+        """Spell the cache of a layer."""
+        heads = heads_name(attend.heads)
+        return f"Cache<{heads}>{{cache + {attend.layer} * Cache<{heads}>::elements(capacity), capacity}}"
 
     def _sample(self, phase: Sample) -> Iterator[str]:
         place = phase.place or "0"

@@ -5,7 +5,7 @@
 #pragma once
 #include "phases/heads.cuh"
 
-constexpr int kAhead = 3;  // keys that a lane sees at once, with as many on their way; more need too many registers
+constexpr int kAhead = 4;  // keys that a lane sees at once, with as many on their way; more need too many registers
 
 // Where parts of a slice lie in the exchange: for each of its heads maximum, sum, two unused floats, and the values.
 template <class H>
@@ -108,11 +108,11 @@ struct Seen {
 // The positions of a member in their order, the new one the last of its owner.
 template <class H>
 struct Positions {
-  const Cache& cache;
+  const Cache<H>& cache;
   int member, before, count;
 
-  ONEKERNEL_DEVICE Positions(const Cache& cache, int position) : cache(cache), member(H::member()) {
-    before = position > member ? divide_up(position - member, H::kMembers) : 0;
+  ONEKERNEL_DEVICE Positions(const Cache<H>& cache, int position) : cache(cache), member(H::member()) {
+    before = Cache<H>::before(position, member);
     count = before + (position % H::kMembers == member ? 1 : 0);
   }
   ONEKERNEL_DEVICE bool is_new(int place) const { return place == before && place < count; }
@@ -124,7 +124,7 @@ struct Positions {
     for (int i = 0; i < kAhead; ++i) {
       const int place = first + i * H::kAtOnce;
       pairs[i] = {};
-      if (place < before) pairs[i].load(cache.at<H>(member + place * H::kMembers));
+      if (place < before) pairs[i].load(cache.at(member + place * H::kMembers));
     }
   }
 };
@@ -178,7 +178,7 @@ ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange
 
 template <class H, int kTicks, class Patience_, class T>
 ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const Exchange& qkv, const Exchange& parts,
-                             const HeadOperands<T>& at, const Cache& cache) {
+                             const HeadOperands<T>& at, const Cache<H>& cache) {
   if (H::here()) {
     const Positions<H> positions(cache, at.position);
     KeyValue<H> pairs[kAhead];
@@ -191,7 +191,7 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const
           if (at.position % H::kMembers != positions.member) return;
           const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
           store_vector(memory.newest + place, quad);
-          store_vector(cache.at<H>(at.position) + place, quad);
+          store_vector(cache.at(at.position) + place, quad);
         });
     patience.lap(1);
     workers_barrier();

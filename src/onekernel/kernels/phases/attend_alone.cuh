@@ -125,12 +125,12 @@ struct Before {
   LanePart<H> keys[kRounds];
   Vector<unsigned, 2> values[kQuads];
 
-  ONEKERNEL_DEVICE Before(const Cache& cache, int first_quad, int position) {
+  ONEKERNEL_DEVICE Before(const Cache<H>& cache, int first_quad, int position) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int place = i * H::kAtOnce + H::first_key();
       keys[i] = {};
-      if (place < position) keys[i].load(cache.at<H>(place));
+      if (place < position) keys[i].load(cache.at(place));
     }
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
@@ -138,7 +138,7 @@ struct Before {
       const int quad = first_quad + number % H::kSliceQuads;
       values[i] = {};
       if (place < position)
-        values[i] = load_vector<2>(reinterpret_cast<const unsigned*>(cache.at<H>(place) + H::kHeadDim) + 2 * quad);
+        values[i] = load_vector<2>(reinterpret_cast<const unsigned*>(cache.at(place) + H::kHeadDim) + 2 * quad);
     }
   }
 
@@ -156,7 +156,7 @@ struct Before {
 // in the first layer, `fence` also follows this.
 template <class H, int kTicks, class Memory, class Patience_, class T>
 ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exchange& qkv, const Exchange& context,
-                                  const HeadOperands<T>& at, const Cache& cache) {
+                                  const HeadOperands<T>& at, const Cache<H>& cache) {
   if (H::here()) {
     const int member = H::member(), first = H::slice_quad(member), position = at.position;
     const Before<H, Memory::kPositions> before(cache, first, position);
@@ -168,7 +168,7 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
         [&](bool is_key, int group, const Vector<bfloat16, 4>& quad) {
           store_vector(is_key ? memory.key + 4 * group : memory.values[position] + 4 * (group - first), quad);
           if (is_key ? member == 0 : H::slice_head(member) == 0)
-            store_vector(cache.at<H>(position) + (is_key ? 0 : H::kHeadDim) + 4 * group, quad);
+            store_vector(cache.at(position) + (is_key ? 0 : H::kHeadDim) + 4 * group, quad);
         });
     patience.lap(1);
     workers_barrier();

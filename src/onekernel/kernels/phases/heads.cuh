@@ -2,6 +2,7 @@
 // results of its heads.
 #pragma once
 #include "phases/project.cuh"
+#include "primitives/copy.cuh"
 
 constexpr float kNever = -1e30f;  // a score that is none; minus infinity would not survive its tag
 
@@ -45,15 +46,31 @@ struct HeadOperands {
   float epsilon;
 };
 
-// The keys and values of a layer: [kv_heads, capacity, 2, head_dim].
+// The keys and values of a layer: [kv_heads, members, rows, 2, head_dim]. Members have positions in turn.
+template <class H>
 struct Cache {
   bfloat16* start;
-  long long capacity;
+  int capacity;  // positions
+
+  ONEKERNEL_DEVICE static long long elements(int capacity) {
+    return 2ll * H::kKvHeads * H::kMembers * divide_up(capacity, H::kMembers) * H::kHeadDim;
+  }
 
   // The key of a position, and behind it the value.
-  template <class H>
   ONEKERNEL_DEVICE bfloat16* at(int place) const {
-    return start + (H::kv_head() * capacity + place) * 2 * H::kHeadDim;
+    const int member = H::kv_head() * H::kMembers + place % H::kMembers;
+    return start + (1ll * member * divide_up(capacity, H::kMembers) + place / H::kMembers) * 2 * H::kHeadDim;
+  }
+
+  // How many of the positions below one a member has.
+  ONEKERNEL_DEVICE static int before(int position, int member) {
+    return position > member ? divide_up(position - member, H::kMembers) : 0;
+  }
+
+  // Bring what this block has, and all members may read, into L2.
+  ONEKERNEL_DEVICE void prefetch(int position) const {
+    const int rows = H::here() ? before(position, H::member()) : 0;
+    if (rows > 0) prefetch_bulk(at(H::member()), rows * 2 * H::kHeadDim * 2);
   }
 };
 

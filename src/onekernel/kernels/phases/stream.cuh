@@ -44,27 +44,25 @@ struct Turn {
   }
 };
 
-// How the part of a matrix that a block has is copied, in pieces so many cycles apart: all of a chunk at once would
-// delay what blocks give to each other.
+// The part of a matrix that a block has.
 struct Copy {
   bool here;
   int groups, bytes;  // of a group
-  int piece, pace;
-  int kept;  // bytes at the front that shall stay in L2
 };
 template <class M>
-ONEKERNEL_DEVICE Copy copy_of(int piece, int pace, int kept) {
-  return {M::here(), M::kGroups, M::kFragments * kFragmentBytes * kWarps, piece, pace, kept};
+ONEKERNEL_DEVICE Copy copy_of() {
+  return {M::here(), M::kGroups, M::kFragments * kFragmentBytes * kWarps};
 }
 
-// The warp that copies; one lane of it does. At most kAhead chunks are on their way, for the same reason.
-template <int kSlots, int kAhead>
+// The warp that copies; one lane of it does. More than kAhead chunks on their way, or all pieces of a chunk at once, would
+// delay what blocks give to each other: pieces are kPace cycles apart.
+template <int kSlots, int kAhead, int kPiece, int kPace>
 struct Writer {
   Ring<kSlots>& ring;
   Turn<kSlots> turn, oldest;
   int flying = 0;
   unsigned last = 0;
-  unsigned long long once = evict_first(), again = evict_last();
+  unsigned long long once = evict_first();  // all else that a step reads shall stay in L2
 
   // Copy a matrix (phases/project.cuh), group by group; returns where the stream goes on.
   ONEKERNEL_DEVICE const unsigned char* put(const unsigned char* from, const Copy& copy) {
@@ -73,12 +71,11 @@ struct Writer {
       for (int group = 0; group < copy.groups; ++group)
 #pragma unroll 1
         for (int at = 0; at < copy.bytes; at += kSlotBytes)
-          put_chunk(from + 1ll * group * copy.bytes + at, copy.bytes - at < kSlotBytes ? copy.bytes - at : kSlotBytes, copy,
-                    group * copy.bytes + at < copy.kept ? again : once);
+          put_chunk(from + 1ll * group * copy.bytes + at, copy.bytes - at < kSlotBytes ? copy.bytes - at : kSlotBytes);
     return from + 1ll * copy.groups * copy.bytes;
   }
 
-  ONEKERNEL_DEVICE void put_chunk(const unsigned char* from, int bytes, const Copy& copy, unsigned long long policy) {
+  ONEKERNEL_DEVICE void put_chunk(const unsigned char* from, int bytes) {
     if (flying == kAhead) {
       mbarrier_wait(ring.full[oldest.slot], oldest.parity);
       oldest.next();
@@ -87,11 +84,11 @@ struct Writer {
     mbarrier_wait(ring.empty[turn.slot], turn.parity ^ 1);
     mbarrier_arrive_expecting(ring.full[turn.slot], bytes);
 #pragma unroll 1
-    for (int at = 0; at < bytes; at += copy.piece) {
-      let_pass(last, copy.pace);
+    for (int at = 0; at < bytes; at += kPiece) {
+      let_pass(last, kPace);
       last = clock_ticks();
-      const int piece = bytes - at < copy.piece ? bytes - at : copy.piece;
-      copy_bulk_hinted(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot], policy);
+      const int piece = bytes - at < kPiece ? bytes - at : kPiece;
+      copy_bulk_hinted(ring.slot[turn.slot] + at, from + at, piece, ring.full[turn.slot], once);
     }
     turn.next();
     ++flying;

@@ -49,7 +49,7 @@ class FrameRequest:
     def __init__(self, speech: FrameKernel, asked: Sampling, seed: int) -> None:
         self._speech, shape = speech, speech.shape
         device = speech.tables[0].device
-        kept = shape.talker.layers * shape.talker.kv_heads * speech.positions * 2 * shape.talker.head_dim
+        kept = speech.layout.cached(speech.positions)
         self.cache = torch.full((kept,), torch.nan, dtype=torch.bfloat16, device=device)
         self.exchanged = torch.full((speech.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
         self._options = torch.tensor(_options(asked), dtype=torch.float32, device=device)

@@ -127,13 +127,11 @@ ONEKERNEL_DEVICE unsigned long long evict_first() {
   return hint;
 }
 
-// How L2 treats what is read again and again: everything else gives way to it.
+// Bring `bytes`, a multiple of 16, into L2.
 template <int kArch = kArchitecture>
-ONEKERNEL_DEVICE unsigned long long evict_last() {
-  static_assert(kArch >= 90, "hints of bulk copies need sm_90; use copy_async");
-  unsigned long long hint;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(hint));
-  return hint;
+ONEKERNEL_DEVICE void prefetch_bulk(const void* global, int bytes) {
+  static_assert(kArch >= 90, "bulk copies need sm_90");
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
 }
 
 template <int kArch = kArchitecture>

@@ -64,9 +64,8 @@ ONEKERNEL_PRIMITIVE unsigned long long evict_first() {
 }
 
 template <int kArch = kArchitecture>
-ONEKERNEL_PRIMITIVE unsigned long long evict_last() {
-  static_assert(kArch >= 90, "hints of bulk copies need sm_90; use copy_async");
-  return 1;
+ONEKERNEL_PRIMITIVE void prefetch_bulk([[maybe_unused]] const void* global, [[maybe_unused]] int bytes) {
+  static_assert(kArch >= 90, "bulk copies need sm_90");
 }
 
 template <int kArch = kArchitecture>
