@@ -1,7 +1,8 @@
 """Frames of Qwen3-TTS in one launch: are they the reference's, and how fast? Random weights at released sizes.
 
-The reference multiplies the same bfloat16 weights in float32 and keeps its cache in float32. A frame has a talker step,
-its head, fifteen passes of the predictor, and sixteen draws. The floor is the time in which the GPU reads the weights
+The reference multiplies the same bfloat16 weights in float32; both keep keys and values in bfloat16. At a first
+difference the reference must have been in doubt: what it chose and the next best are closer than `TIE`. A frame has a
+talker step, its head, sixteen passes of the predictor, and sixteen draws. The floor is the time in which the GPU reads the weights
 of a frame once, at the speed at which it reads a large tensor in the same run.
 """
 
@@ -34,12 +35,15 @@ from onekernel.megakernel.schedule import schedule_for
 from onekernel.speech.config import SpeechConfig, read_speech
 from onekernel.speech.lm.frames import FrameKernel
 from onekernel.speech.lm.model import LanguageModel, begin
+from onekernel.speech.lm.philox import exponentials
 from onekernel.speech.lm.program import ProgramWeights, speech_shape
-from onekernel.speech.lm.sampling import by_counter
+from onekernel.speech.lm.sampling import Draw, by_counter
 from onekernel.speech.request import Sampling
 
 SEED, PROMPT, FRAMES = 7, 10, 50  # of parity
 ASKED = {"greedy": Sampling(do_sample=False, sub_do_sample=False), "drawn": Sampling()}
+SURE = Sampling(temperature=1, top_k=0, sub_temperature=1, sub_top_k=0)  # to draw the likeliest is to be greedy
+TIE = 2e-3  # of logits about 10, which are right to 2e-4
 POSITIONS, AT_ONCE, LAUNCHES = (100, 1000), (1, 8), 200  # of speed
 EAGER_FRAMES = 5
 Row = dict[str, Any]
@@ -76,24 +80,55 @@ def rows_of(speech: Speech, number: int, seed: int) -> Tensor:
     return torch.randn(number, speech.config.talker.decoder.hidden, generator=random).to(like.device)
 
 
+class Doubt:
+    """Draws as the reference does, and remembers by how much the logarithm of the best was above that of the next."""
+
+    def __init__(self, *, greedy: bool) -> None:
+        self._greedy, self.gaps = greedy, dict[tuple[int, int], float]()
+
+    def __call__(self, probabilities: Tensor, frame: int, codebook: int) -> int:
+        """Choose an entry of probabilities [vocab]."""
+        race = probabilities
+        if not self._greedy:
+            race = probabilities / torch.from_numpy(exponentials(SEED, frame, codebook, len(race))).to(race.device)
+        best, place = race.topk(2)
+        self.gaps[frame, codebook] = float((best[0] / best[1]).log())
+        return int(place[0])
+
+
 def parity(speech: Speech, frames: int = FRAMES) -> Iterator[Row]:
     """Compare all codes with those of the reference; and the kernel with itself, in one launch and frame by frame."""
-    wide = LanguageModel(speech.config, {name: tensor.float() for name, tensor in speech.tensors.items()})
+    floats = {name: tensor.float() for name, tensor in speech.tensors.items()}
+    wide = LanguageModel(speech.config, floats, kept=torch.bfloat16)
     prompt, text = rows_of(speech, PROMPT, 1), rows_of(speech, 3, 2)
     for name, asked in ASKED.items():
-        right = list(reference(wide, asked, prompt, text, frames))
+        doubt = Doubt(greedy=not asked.do_sample)
+        right = list(reference(wide, asked if asked.do_sample else SURE, doubt, prompt, text, frames))
         found = speech.kernel.request(asked, SEED).say(prompt, text, len(right)).tolist()
-        equal = next((i for i, pair in enumerate(zip(found, right, strict=True)) if pair[0] != pair[1]), len(right))
-        yield {"what": f"{name}: frames equal to the reference", "measured": equal, "least": len(right)}
+        yield {"what": f"{name}: frames equal to the reference", **compared(found, right, doubt)}
         request = speech.kernel.request(asked, SEED)
         apart = [request.say(prompt if i == 0 else None, text, 1).tolist()[0] for i in range(len(right))]
         same = sum(a == b for a, b in zip(apart, found, strict=True))
         yield {"what": f"{name}: frames equal in one launch and one by one", "measured": same, "least": len(right)}
 
 
-def reference(model: LanguageModel, asked: Sampling, prompt: Tensor, text: Tensor, frames: int) -> Iterator[list[int]]:
+def compared(found: list[list[int]], right: list[list[int]], doubt: Doubt) -> Row:
+    """Count frames until the first difference, which may come where the reference was in doubt."""
+    places = (
+        (i, j) for i, pair in enumerate(zip(found, right, strict=True)) for j in range(16) if pair[0][j] != pair[1][j]
+    )
+    first = next(places, None)
+    if first is None:
+        return {"measured": len(right), "least": len(right)}
+    gap = doubt.gaps[first]
+    return {"measured": first[0], "least": 0 if gap < TIE else len(right), "gap": gap}
+
+
+def reference(
+    model: LanguageModel, asked: Sampling, draw: Draw, prompt: Tensor, text: Tensor, frames: int
+) -> Iterator[list[int]]:
     """Yield the frames that the reference engine says."""
-    generation = begin(model, prompt, asked, by_counter(SEED), most_frames=frames)
+    generation = begin(model, prompt, asked, draw, most_frames=frames)
     while (frame := generation.next_frame()) is not None:
         yield frame
         generation.advance(frame, text[min(generation.frames, len(text)) - 1])
@@ -135,7 +170,8 @@ def launches(speech: Speech, text: Tensor, position: int, frames: int) -> list[f
 def eager(speech: Speech, text: Tensor) -> float:
     """Return milliseconds a frame of the reference engine in bfloat16."""
     model, prompt = LanguageModel(speech.config, speech.tensors), rows_of(speech, PROMPT, 1).bfloat16()
-    frames, times = reference(model, Sampling(), prompt, text.bfloat16(), EAGER_FRAMES + 1), list[float]()
+    frames = reference(model, Sampling(), by_counter(SEED), prompt, text.bfloat16(), EAGER_FRAMES + 1)
+    times = list[float]()
     next(frames)
     for _ in range(EAGER_FRAMES):
         start = time.perf_counter()

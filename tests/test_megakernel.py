@@ -64,9 +64,7 @@ def test_blocks_share_the_work_in_any_number(blocks: int) -> None:
 
 
 @pytest.mark.parametrize("order", [Order.DESCENDING, Order.RANDOM], ids=lambda order: order.name.lower())
-@pytest.mark.parametrize(
-    "schedule", [SCHEDULE, Schedule(6, slots=2, ahead=1), Schedule(6, slots=0)]
-)
+@pytest.mark.parametrize("schedule", [SCHEDULE, Schedule(6, slots=2, ahead=1), Schedule(6, slots=0)])
 def test_the_order_of_threads_changes_no_bit(schedule: Schedule, order: Order) -> None:
     arch = "sm_90" if schedule.slots else "sm_80"
     first, other = Run(model("qwen3"), schedule, arch), Run(model("qwen3"), schedule, arch, order=order, seed=4)

@@ -206,7 +206,7 @@ def holds(condition: str, at: dict[str, int], *, speaks: bool) -> bool:
     if condition == "speaks":
         return speaks
     name, sign, number = condition.split()
-    return _COMPARE[sign](at[name], int(number))
+    return bool(_COMPARE[sign](at[name], int(number)))
 
 
 _COMPARE = {"==": eq, ">": gt, "<": lt, ">=": ge}

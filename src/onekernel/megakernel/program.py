@@ -182,7 +182,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class When:
-    """Run a body where a condition holds for all blocks: "speaks", behind the prompt, or "NAME > 0" of a loop or the position."""
+    """Run a body where a condition holds for all blocks: "speaks", behind the prompt, or "NAME > 0" of a loop.
+
+    "position" is the name of the position of a step.
+    """
 
     condition: str
     body: tuple[Phase | Repeat | When, ...]

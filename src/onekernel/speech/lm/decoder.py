@@ -19,9 +19,10 @@ from onekernel.speech.config import Decoder
 class KVCache:
     """Keys and values of one sequence, [layers, 2, kv_heads, capacity, head_dim]; `length` positions are filled."""
 
-    def __init__(self, config: Decoder, capacity: int, like: Tensor) -> None:
+    def __init__(self, config: Decoder, capacity: int, like: Tensor, kept: torch.dtype | None = None) -> None:
+        """Make room. It is on the device of `like`, and of its type if `kept` names no other."""
         shape = (config.layers, 2, config.kv_heads, capacity, config.head_dim)
-        self._memory = torch.empty(shape, dtype=like.dtype, device=like.device)
+        self._memory = torch.empty(shape, dtype=kept or like.dtype, device=like.device)
         self.length = 0
 
     @property
@@ -34,7 +35,7 @@ class KVCache:
         end = self.length + key.shape[1]
         keys, values = self._memory[layer]
         keys[:, self.length : end], values[:, self.length : end] = key, value
-        return keys[:, :end], values[:, :end]
+        return keys[:, :end].to(key.dtype), values[:, :end].to(value.dtype)
 
     def grow(self, capacity: int) -> None:
         """Make room for more positions; what is there stays."""
@@ -52,9 +53,11 @@ class KVCache:
 class Qwen3Decoder:
     """Hidden states in, hidden states after the final norm out; positions go on from the length of the cache."""
 
-    def __init__(self, config: Decoder, tensors: Mapping[str, Tensor], prefix: str) -> None:
-        """Take the weights of `prefix`.layers.N and `prefix`.norm."""
-        self.config = config
+    def __init__(
+        self, config: Decoder, tensors: Mapping[str, Tensor], prefix: str, kept: torch.dtype | None = None
+    ) -> None:
+        """Take the weights of `prefix`.layers.N and `prefix`.norm; caches hold `kept` (None: as the weights)."""
+        self.config, self._kept = config, kept
         self._layers = [_Layer(config, tensors, f"{prefix}.layers.{i}", i) for i in range(config.layers)]
         self._norm = tensors[f"{prefix}.norm.weight"]
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=self._norm.device) / config.head_dim
@@ -62,7 +65,7 @@ class Qwen3Decoder:
 
     def cache(self, capacity: int) -> KVCache:
         """Return an empty cache."""
-        return KVCache(self.config, capacity, self._norm)
+        return KVCache(self.config, capacity, self._norm, self._kept)
 
     def __call__(self, x: Tensor, cache: KVCache) -> Tensor:
         """Run T positions [T, hidden] behind those in the cache; returns [T, hidden]."""

@@ -25,11 +25,11 @@ Finish = Literal["", "eos", "length"]
 class LanguageModel:
     """Weights and what runs on them; it keeps nothing of a request."""
 
-    def __init__(self, config: SpeechConfig, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors by their names in the file."""
+    def __init__(self, config: SpeechConfig, tensors: Mapping[str, Tensor], kept: torch.dtype | None = None) -> None:
+        """Take the tensors by their names in the file; caches hold `kept` (None: as the weights)."""
         self.config, self.embeddings = config, Embeddings(config, tensors)
-        self.talker = Qwen3Decoder(config.talker.decoder, tensors, "talker.model")
-        self.predictor = Qwen3Decoder(config.predictor.decoder, tensors, "talker.code_predictor.model")
+        self.talker = Qwen3Decoder(config.talker.decoder, tensors, "talker.model", kept)
+        self.predictor = Qwen3Decoder(config.predictor.decoder, tensors, "talker.code_predictor.model", kept)
         groups = range(config.predictor.groups - 1)
         self._head = tensors["talker.codec_head.weight"]
         self._heads = [tensors[f"talker.code_predictor.lm_head.{group}.weight"] for group in groups]
