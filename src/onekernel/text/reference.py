@@ -1,0 +1,134 @@
+"""The reference engine: a decoder in plain torch, from the same bfloat16 weights as the kernel.
+
+Activations are float32, and so are products and sums. Keys and values are kept as bfloat16, as the kernel keeps them:
+the newest are rounded before the first query sees them. So the two engines differ only by the order of their sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the field's name for it)
+from torch import Tensor
+
+from onekernel.megakernel.decoder import DecoderShape
+from onekernel.megakernel.interpret import rotations
+from onekernel.text.config import TextConfig
+from onekernel.text.weights import HEAD, NORM, TABLE
+
+
+class KVCache:
+    """Keys and values of one sequence, bfloat16 [layers, 2, kv_heads, capacity, head_dim]; `length` are filled."""
+
+    def __init__(self, shape: DecoderShape, capacity: int, device: torch.device) -> None:
+        sizes = shape.layers, 2, shape.kv_heads, capacity, shape.head_dim
+        self._memory = torch.empty(sizes, dtype=torch.bfloat16, device=device)
+        self.length = 0
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Put keys and values [kv_heads, T, head_dim] behind `length`; return all of the layer's, in their dtype."""
+        end = self.length + key.shape[1]
+        keys, values = self._memory[layer]
+        keys[:, self.length : end], values[:, self.length : end] = key, value
+        return keys[:, :end].to(key.dtype), values[:, :end].to(value.dtype)
+
+
+class TextDecoder:
+    """Tokens in, logits of the last one out; positions go on from the length of the cache."""
+
+    def __init__(
+        self, config: TextConfig, tensors: Mapping[str, Tensor], device: str | torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        """Take the tensors by their names in the file, rounded to bfloat16, then widened to the dtype of activations.
+
+        At float32 a parameter takes 4 bytes of the device.
+        """
+        self.shape, self.positions = config.shape, config.positions
+        self.weights = {name: tensor.to(device).bfloat16().to(dtype) for name, tensor in tensors.items()}
+        self.device, self.dtype = self.weights[TABLE].device, dtype
+        self._head = self.weights[TABLE if config.tied else HEAD]
+
+    def cache(self, capacity: int) -> KVCache:
+        """Return an empty cache."""
+        return KVCache(self.shape, capacity, self.device)
+
+    @torch.inference_mode()
+    def __call__(self, tokens: Sequence[int], cache: KVCache) -> Tensor:
+        """Run T tokens behind those in the cache; returns float32 [vocab], the logits of what follows the last."""
+        x = F.embedding(torch.tensor(tokens, device=self.device), self.weights[TABLE])
+        first, count = cache.length, len(tokens)
+        rotation = rotations(first + count, self.shape.head_dim, self.shape.theta)[first:]
+        cos, sin = torch.from_numpy(rotation).to(self.device, self.dtype).chunk(2, dim=-1)
+        for layer in range(self.shape.layers):
+            x = self._layer(layer, x, (cos, sin), cache)
+        cache.length += count
+        return F.linear(self._norm(x[-1], NORM), self._head).float()
+
+    def _layer(self, layer: int, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
+        names = f"model.layers.{layer}"
+        x = x + self._attend(layer, self._norm(x, f"{names}.input_layernorm.weight"), rotation, cache)
+        y = self._norm(x, f"{names}.post_attention_layernorm.weight")
+        gate, up = (F.linear(y, self.weights[f"{names}.mlp.{part}_proj.weight"]) for part in ("gate", "up"))
+        return x + F.linear(F.silu(gate) * up, self.weights[f"{names}.mlp.down_proj.weight"])
+
+    def _attend(self, layer: int, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache) -> Tensor:
+        names, count = f"model.layers.{layer}.self_attn", len(x)
+        query, key, value = (
+            F.linear(x, self.weights[f"{names}.{part}_proj.weight"]).view(count, -1, self.shape.head_dim)
+            for part in ("q", "k", "v")
+        )
+        if self.shape.head_norms:
+            query, key = self._norm(query, f"{names}.q_norm.weight"), self._norm(key, f"{names}.k_norm.weight")
+        query, key = rotate(query.transpose(0, 1), rotation), rotate(key.transpose(0, 1), rotation)
+        keys, values = cache.write(layer, key, value.transpose(0, 1))
+        seen = keys.shape[1] - count
+        mask = torch.ones(count, seen + count, dtype=torch.bool, device=x.device).tril(seen)
+        out = F.scaled_dot_product_attention(
+            query[None], keys[None], values[None], mask if count > 1 else None, scale=self.shape.head_dim**-0.5,
+            enable_gqa=self.shape.heads != self.shape.kv_heads,
+        )  # fmt: skip
+        return F.linear(out[0].transpose(0, 1).reshape(count, -1), self.weights[f"{names}.o_proj.weight"])
+
+    def _norm(self, x: Tensor, weight: str) -> Tensor:
+        """Divide by the root of the mean square over the last axis, in float32; times the weight."""
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.shape.epsilon)
+        return self.weights[weight] * normed.to(self.dtype)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the pairs (i, i + half) of the last axis of x [heads, T, head_dim] by cos and sin [T, half]."""
+    cos, sin = rotation
+    one, two = x.chunk(2, dim=-1)
+    return torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1)
+
+
+class Reference:
+    """The engine: requests share the decoder."""
+
+    name = "reference"
+
+    def __init__(self, decoder: TextDecoder) -> None:
+        self.decoder = decoder
+
+    def begin(self, prompt: Sequence[int], positions: int) -> ReferenceRequest:
+        """Begin behind a prompt, with room for `positions`."""
+        return ReferenceRequest(self.decoder, prompt, positions)
+
+
+class ReferenceRequest:
+    """A request on its way; `logits` are those of the token that was said last."""
+
+    def __init__(self, decoder: TextDecoder, prompt: Sequence[int], positions: int) -> None:
+        self._decoder, self._cache = decoder, decoder.cache(positions)
+        self._next = list(prompt)
+        self.logits = torch.empty(0)
+
+    def say(self, most: int) -> list[int]:
+        """Return the next tokens: one, however many are asked for."""
+        del most
+        self.logits = self._decoder(self._next, self._cache)
+        self._next = [int(self.logits.argmax())]
+        return list(self._next)
