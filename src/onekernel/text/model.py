@@ -63,7 +63,10 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Generated:
-    """A whole answer. `finish`: "eos", which is not among the tokens, or "length". `text`: "" without a tokenizer."""
+    """A whole answer. `finish`: "eos", which is not among the tokens, or "length".
+
+    `text` is "" without a tokenizer; a character at its end that lacks bytes is left out.
+    """
 
     tokens: tuple[int, ...]
     text: str
