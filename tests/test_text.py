@@ -18,6 +18,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 import onekernel
+from benchmarks import text as bench
+from onekernel.device.emulated import EmulatedDevice
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.decoder import greedy_decoder
 from onekernel.megakernel.interpret import Interpreter, State, rotations
@@ -355,3 +357,43 @@ def test_a_tokenizer_of_another_model_is_refused(content: str | None, words: str
         (folder / "tokenizer.json").write_text(content)
     with pytest.raises(InvalidInput, match=words):
         onekernel.load_text(folder, device="cpu")
+
+
+# ---- the benchmark, on a small checkpoint
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> bench.Model:
+    """Both engines of one checkpoint, on the emulated device."""
+    folder = write(tmp_path_factory.mktemp("measured") / "model", QWEN3)
+    byte_tokenizer("<end>").save(str(folder / "tokenizer.json"))
+    return bench.prepare(folder, EmulatedDevice(), "cpu")
+
+
+def test_the_benchmark_compares_the_engines(measured: bench.Model) -> None:
+    rows = list(bench.parity(measured, ("Hi", "you"), 6))
+    assert [(row["measured"], row["least"]) for row in rows] == [(6, 6)] * 3
+    assert not bench.failed(rows)
+
+
+def test_the_benchmark_tells_a_difference_from_a_tie(measured: bench.Model) -> None:
+    request = measured.reference.begin(PROMPT, 20)
+    right = [request.say(1)[0] for _ in range(3)]
+    second = int(request.logits.topk(2).indices[1])
+    row = bench.agreement(measured.reference, PROMPT, [*right[:2], second, 0])
+    assert (row["measured"], row["least"]) == (2, 4)
+    assert row["gap"] > bench.TIE
+    assert bench.failed([row])
+    logits = request.logits.clone()
+    logits[second] = logits[right[2]]
+    tied = SimpleNamespace(begin=lambda *_: SimpleNamespace(say=lambda _: right[2:], logits=logits))
+    row = bench.agreement(tied, PROMPT, [second])  # type: ignore[arg-type]
+    assert row == {"measured": 0, "least": 0, "gap": 0.0}
+
+
+def test_the_peer_of_still_shapes_is_the_reference(measured: bench.Model) -> None:
+    decoder = measured.reference.decoder
+    still, right = bench.StaticContext(decoder, 8), decoder.context(8)
+    for token in PROMPT:
+        one = torch.tensor([token])
+        assert torch.allclose(decoder(one, still), decoder(one, right), rtol=1e-4, atol=1e-5)

@@ -50,6 +50,10 @@ class Context:
             return None
         return torch.ones(count, self.length + count, dtype=torch.bool, device=self.kept.device).tril(self.length)
 
+    def advance(self, count: int) -> None:
+        """Count positions that every layer has written."""
+        self.length += count
+
 
 class TextDecoder:
     """Tokens in, logits of the last one out; positions go on from the length of the context."""
@@ -77,7 +81,7 @@ class TextDecoder:
         around = context.rotation(count), context.mask(count)
         for layer in range(self.shape.layers):
             x = self._layer(layer, x, around, context)
-        context.length += count
+        context.advance(count)
         return F.linear(self._norm(x[-1], NORM), self.head).float()
 
     def _layer(self, layer: int, x: Tensor, around: _Around, context: Context) -> Tensor:
