@@ -312,6 +312,15 @@ def test_auto_is_the_kernel_on_gpus_that_it_is_for(arch: str, kernel: bool, fold
         assert (text_model._layout("auto", on, shape) is not None) == taken  # type: ignore[arg-type]
 
 
+def test_a_model_that_is_too_wide_for_a_gpu_has_no_kernel_there(folders: Callable[[str], Path]) -> None:
+    shape = replace(read_text(folders("qwen3")).shape, inner=2**15)
+    gpus = [SimpleNamespace(arch=arch, multiprocessors=40, emulated=False) for arch in ("sm_75", "sm_90")]
+    assert text_model._layout("auto", gpus[0], shape) is None  # type: ignore[arg-type]
+    assert text_model._layout("auto", gpus[1], shape) is not None  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="at most 65536 bytes of shared memory on sm_75"):
+        text_model._layout("megakernel", gpus[0], shape)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

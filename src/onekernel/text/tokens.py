@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from onekernel.device import Device
+from onekernel.device.parts import shared_limit
 from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
@@ -30,7 +31,10 @@ def layout_for(shape: DecoderShape, on: Device) -> Layout:
     if odd := [width for width in (shape.hidden, shape.inner) if width % 4]:
         raise _unfit("a hidden_size and an intermediate_size in groups of four", str(odd[0]))
     program = greedy_decoder(shape)
-    return Layout(program, schedule_for(program, getattr(on, "multiprocessors", EMULATED_BLOCKS), on.arch))
+    layout = Layout(program, schedule_for(program, getattr(on, "multiprocessors", EMULATED_BLOCKS), on.arch))
+    if layout.shared_bytes > (most := shared_limit(on.arch)):  # of a model that is wide for an old GPU
+        raise _unfit(f"at most {most} bytes of shared memory on {on.arch}", str(layout.shared_bytes))
+    return layout
 
 
 def _unfit(expected: str, got: str) -> InvalidInput:
