@@ -110,6 +110,7 @@ def speed(model: Model) -> Iterator[Row]:
         for count in AT_ONCE:
             what = f"ms a token at {position} positions, {count} a launch"
             yield timed(what, launches(model, position, count), floor)
+    yield timed("ms a token, streamed: one a launch, until the host has it", streamed(model), floor)
     decoder = TextDecoder(model.config, model.tensors, "cuda", torch.bfloat16)
     yield timed("ms a token, eager torch in bfloat16", eager(decoder), floor)
     yield timed("ms a token, torch.compile in bfloat16", compiled(decoder), floor)
@@ -131,6 +132,17 @@ def launches(model: Model, position: int, count: int) -> list[float]:
         request.launch(count)
 
     return [span / count for span in spans(launch, LAUNCHES)]
+
+
+def streamed(model: Model) -> list[float]:
+    """Return milliseconds of the host from one token to the next, behind the first of `POSITIONS`."""
+    request, times = model.kernel.begin([1], sum(POSITIONS)), list[float]()
+    request.position = POSITIONS[0]
+    for _ in range(WARM + LAUNCHES):
+        start = time.perf_counter()
+        request.say(1)
+        times.append(1e3 * (time.perf_counter() - start))
+    return times[WARM:]
 
 
 def eager(decoder: TextDecoder) -> list[float]:

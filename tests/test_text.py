@@ -217,6 +217,16 @@ def test_other_floats_are_rounded_to_bfloat16(dtype: torch.dtype, tmp_path: Path
     assert torch.equal(weights("down", (1,)), kept.bfloat16())
 
 
+@pytest.mark.parametrize("shift", [0, 4])
+def test_the_table_is_where_the_kernel_can_read_it(shift: int, folders: Callable[[str], Path]) -> None:
+    """A tensor that is mapped from a file may lie at any multiple of 8 bytes."""
+    config = read_text(folders("llama"))
+    mapped = torch.ones(300 * 96 + 8, dtype=torch.bfloat16)[shift : shift + 300 * 96].view(300, 96)
+    table = TextWeights(config, {"model.embed_tokens.weight": mapped}, "cpu").table()
+    assert table.data_ptr() % 16 == 0
+    assert torch.equal(table, mapped)
+
+
 def test_what_is_not_used_may_lie_in_the_file(tmp_path: Path, models: Callable[..., TextModel]) -> None:
     """A head that is tied anyway, and frequencies as old files have them."""
     file = write(tmp_path / "one", LLAMA) / "model.safetensors"
