@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -366,6 +368,15 @@ def test_a_request_that_cannot_be_is_refused(
     for ask in (model.generate, model.stream):
         with pytest.raises(InvalidInput, match=words):
             ask(prompt, **options)
+
+
+@pytest.mark.parametrize("library", ["torch", "tokenizers"])
+def test_a_library_that_is_missing_is_named(library: str) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; import onekernel; onekernel.load_text('folder')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "MissingExtra" in done.stderr
+    assert f"the library {library!r}" in done.stderr
+    assert "pip install 'onekernel[text]'" in done.stderr
 
 
 @pytest.mark.parametrize(("content", "words"), [("{", "a tokenizer at"), (None, "at most 300 entries in .*, got 306")])

