@@ -21,7 +21,9 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
     elif name == "official":
         _official(console, record[name], f"official: differences from the official package, {place}")
     elif name == "frames":
-        _frames(console, record[name], f"frames of speech in one launch, {place}")
+        _launched(console, record[name], f"frames of speech in one launch, {place}")
+    elif name == "text":
+        _launched(console, record[name], f"tokens of text in one launch, {place}", "tokens a second", "gap")
     elif name == "launch":
         _launches(console, record[name], f"launch: microseconds of the calling thread, {place}")
     elif name == "compile":
@@ -61,12 +63,13 @@ def _official(console: Console, rows: list[dict[str, Any]], title: str) -> None:
     console.print(drawn)
 
 
-def _frames(console: Console, rows: list[dict[str, Any]], title: str) -> None:
-    drawn = Table("model", "what", "median", "P99", "max", "floor", "of floor", title=title)
+def _launched(console: Console, rows: list[dict[str, Any]], title: str, *more: str) -> None:
+    drawn = Table("model", "what", "median", "P99", "max", "floor", "of floor", *more, title=title)
     for row in rows:
-        more = [f"{row[key]:.3f}" if key in row else "" for key in ("p99", "max", "floor", "of floor")]
+        keys = "p99", "max", "floor", "of floor", *more
+        values = [f"{row[key]:.3f}" if key in row else "" for key in keys]
         found = f"{row['measured']} of {row['least']}" if "least" in row else f"{row['measured']:.3f}"
-        drawn.add_row(row["model"].removeprefix("Qwen3-TTS-12Hz-"), row["what"], found, *more)
+        drawn.add_row(row["model"].removeprefix("Qwen3-TTS-12Hz-"), row["what"], found, *values)
     console.print(drawn)
 
 

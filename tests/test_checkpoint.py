@@ -159,6 +159,14 @@ def test_a_missing_shard_is_named(shards: Path) -> None:
         read(shards)
 
 
+def test_what_is_spare_may_be_there(tmp_path: Path) -> None:
+    save_file(made() | {"z": torch.zeros(1)}, tmp_path / "x.safetensors")
+    for spare in (["z"], ["z", "y"]):
+        assert list(read_tensors(tmp_path / "x.safetensors", LAYOUT, dtypes=("BF16",), spare=spare)) == list(LAYOUT)
+    with pytest.raises(InvalidInput, match=r"got 1 extra \(z\)"):
+        read_tensors(tmp_path / "x.safetensors", LAYOUT, dtypes=("BF16",), spare=["y"])
+
+
 def test_a_tensor_in_two_shards_is_extra(shards: Path) -> None:
     save_file({name: made()[name] for name in "ab"}, shards.with_name("model-2-of-2.safetensors"))
     with pytest.raises(InvalidInput, match=r"got 1 extra \(a\)"):

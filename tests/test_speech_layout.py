@@ -85,7 +85,7 @@ def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path, content: str | 
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     for read in (read_speech, read_codec):
-        with pytest.raises(InvalidInput, match="give a Qwen3-TTS checkpoint"):
+        with pytest.raises(InvalidInput, match="give a Qwen3-TTS 12 Hz checkpoint"):
             read(tmp_path)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onekernel.speech.model import SpeechModel, load_speech
     from onekernel.speech.request import SpeechRequest
     from onekernel.splice import FusedModel, load
+    from onekernel.text.model import TextModel, load_text
     from onekernel.verify import LIMITS, Metric, Plan, Subject, Verdict
 
 __all__ = [
@@ -32,12 +33,14 @@ __all__ = [
     "SpeechModel",
     "SpeechRequest",
     "Subject",
+    "TextModel",
     "Verdict",
     "__version__",
     "doctor",
     "kernel",
     "load",
     "load_speech",
+    "load_text",
     "optimize",
     "verify",
 ]
@@ -57,6 +60,8 @@ _HOMES = {
     "SpeechRequest": "speech.request",
     "load": "splice",
     "load_speech": "speech.model",
+    "TextModel": "text.model",
+    "load_text": "text.model",
     "optimize": "optimize",
     "verify": "proof",
 }

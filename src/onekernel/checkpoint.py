@@ -134,20 +134,21 @@ def _unavailable(name: str, hub: str, error: Exception) -> InvalidInput:
 
 
 def read_tensors(
-    file: Path, layout: Mapping[str, tuple[int, ...]], *, dtypes: Collection[str]
+    file: Path, layout: Mapping[str, tuple[int, ...]], *, dtypes: Collection[str], spare: Collection[str] = ()
 ) -> dict[str, torch.Tensor]:
     """Map the tensors of a safetensors file, or of the shards that FILE.index.json names, in the order of the layout.
 
     Nothing is copied: pages are read when they are used, and the file must stay as it is for as long. `dtypes` are
-    those allowed, as the format spells them ("BF16"). Raises InvalidInput, naming what is missing, what is too much and
-    what has another shape or dtype, or what is wrong with a file; and MissingExtra without safetensors.
+    those allowed, as the format spells them ("BF16"); tensors named in `spare` may be there and are not read. Raises
+    InvalidInput, naming what is missing, what is too much and what has another shape or dtype, or what is wrong with a
+    file; and MissingExtra without safetensors.
     """
     tensors: dict[str, torch.Tensor] = {}
     missing, extra, wrong = set(layout), list[str](), list[str]()
     for part in _parts(file):
         for name, dtype, shape, view in _open(part):
             if name not in missing:
-                extra.append(name)
+                extra += [name] if name not in spare else []
                 continue
             missing.remove(name)
             if shape == layout[name] and dtype in dtypes:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onekernel.speech.section import Section
+from onekernel.section import Section
 
+MODEL = "Qwen3-TTS 12 Hz"
 KINDS = ("base", "custom_voice", "voice_design")
 
 
@@ -142,7 +143,7 @@ class CodecConfig:
 
 def read_speech(folder: Path) -> SpeechConfig:
     """Read FOLDER/config.json. Raises InvalidInput for a file that is missing, unreadable, or of another model."""
-    root = Section.of(folder / "config.json")
+    root = Section.of(folder / "config.json", MODEL)
     if (family := root.get("tokenizer_type")) != "qwen3_tts_tokenizer_12hz":
         raise root.wrong("tokenizer_type", "qwen3_tts_tokenizer_12hz", family)
     if (kind := root.get("tts_model_type")) not in KINDS:
@@ -159,7 +160,7 @@ def read_speech(folder: Path) -> SpeechConfig:
 
 def read_codec(folder: Path) -> CodecConfig:
     """Read FOLDER/config.json of the codec. Raises InvalidInput as `read_speech`."""
-    root = Section.of(folder / "config.json")
+    root = Section.of(folder / "config.json", MODEL)
     frame = root.size("decode_upsample_rate")
     decoder, encoder = root.section("decoder_config"), root.section("encoder_config")
     config = CodecConfig(

@@ -14,9 +14,10 @@ from onekernel.megakernel.decoder import SpeechShape
 from onekernel.megakernel.generate import REQUEST_HEAD
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
-from onekernel.megakernel.pack import Weights, pack_stream, pack_vectors
+from onekernel.megakernel.pack import pack_stream, pack_vectors
 from onekernel.speech.request import Sampling
 
+Weights = Callable[[str, tuple[int, ...]], torch.Tensor]  # by the names of the program
 Tables = Callable[[int], torch.Tensor]  # of the codes of a place
 
 

@@ -18,11 +18,12 @@ class Section:
     file: Path
     path: str
     values: Mapping[str, Any]
+    model: str  # that the reader expects, as an error names it
 
     @classmethod
-    def of(cls, file: Path) -> Section:
+    def of(cls, file: Path, model: str) -> Section:
         """Read a file."""
-        todo = "give a Qwen3-TTS checkpoint"
+        todo = f"give a {model} checkpoint"
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -30,7 +31,7 @@ class Section:
             raise InvalidInput(expected=f"a config at {file}", got=got, todo=todo) from error
         if not isinstance(values, dict):
             raise InvalidInput(expected=f"an object at {file}", got="another value", todo=todo)
-        return cls(file, "", values)
+        return cls(file, "", values, model)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a value of any kind."""
@@ -41,7 +42,7 @@ class Section:
 
     def section(self, name: str) -> Section:
         """Return an object in this one."""
-        return Section(self.file, f"{self.path}{name}.", self._mapping(name))
+        return Section(self.file, f"{self.path}{name}.", self._mapping(name), self.model)
 
     def size(self, name: str, default: int | None = None) -> int:
         """Return a whole number above 0."""
@@ -57,9 +58,9 @@ class Section:
             raise self.wrong(name, "a list of whole numbers above 0", value)
         return tuple(value)
 
-    def number(self, name: str) -> float:
+    def number(self, name: str, default: float | None = None) -> float:
         """Return a number above 0."""
-        value = self.get(name)
+        value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
             raise self.wrong(name, "a number above 0", value)
         return float(value)
@@ -74,12 +75,12 @@ class Section:
     def indices(self, name: str, below: int) -> dict[str, int]:
         """Return named numbers of rows; none where there is no such object."""
         mapping = self._mapping(name) if self.values.get(name) is not None else {}
-        inner = Section(self.file, f"{self.path}{name}.", mapping)
+        inner = Section(self.file, f"{self.path}{name}.", mapping, self.model)
         return {key: inner.index(key, below) for key in mapping}
 
     def wrong(self, name: str, expected: str, got: Any) -> InvalidInput:
         """Return the error for a value."""
-        todo = "use a config of Qwen3-TTS 12 Hz"
+        todo = f"use a config of {self.model}"
         return InvalidInput(expected=f"{self.path}{name} in {self.file} as {expected}", got=repr(got), todo=todo)
 
     def _mapping(self, name: str) -> dict[str, Any]:

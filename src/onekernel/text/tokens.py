@@ -1,0 +1,101 @@
+"""Tokens from one launch: weights of `greedy_decoder` on a device, and requests that go on from launch to launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from onekernel.device import Device
+from onekernel.device.parts import shared_limit
+from onekernel.errors import InvalidInput
+from onekernel.jit import Kernel
+from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
+from onekernel.megakernel.generate import kernel_request
+from onekernel.megakernel.interpret import rotations
+from onekernel.megakernel.layout import Layout
+from onekernel.megakernel.pack import pack_stream, pack_vectors
+from onekernel.megakernel.schedule import schedule_for
+from onekernel.text.weights import TextWeights
+
+EMULATED_BLOCKS = 8  # the emulated device has no multiprocessors to count
+_HEAD_DIMS = (32, 64, 128)  # that kernels/phases/heads.cuh has
+
+
+def layout_for(shape: DecoderShape, on: Device) -> Layout:
+    """Lay out a decoder for a device. Raises InvalidInput where the kernel cannot be that one, or has no schedule."""
+    if shape.head_dim not in _HEAD_DIMS:
+        expected = f"a head_dim of {', '.join(map(str, _HEAD_DIMS))}"
+        raise _unfit(expected, str(shape.head_dim))
+    if odd := [width for width in (shape.hidden, shape.inner) if width % 4]:
+        raise _unfit("a hidden_size and an intermediate_size in groups of four", str(odd[0]))
+    program = greedy_decoder(shape)
+    layout = Layout(program, schedule_for(program, getattr(on, "multiprocessors", EMULATED_BLOCKS), on.arch))
+    if layout.shared_bytes > (most := shared_limit(on.arch)):  # of a model that is wide for an old GPU
+        raise _unfit(f"at most {most} bytes of shared memory on {on.arch}", str(layout.shared_bytes))
+    return layout
+
+
+def _unfit(expected: str, got: str) -> InvalidInput:
+    return InvalidInput(expected=f"{expected}, for the engine megakernel", got=got, todo="use the engine reference")
+
+
+class TokenKernel:
+    """The engine: a decoder as one kernel, with its weights packed for the blocks of a device; requests share it."""
+
+    name = "megakernel"
+
+    def __init__(self, shape: DecoderShape, layout: Layout, weights: TextWeights, on: Device) -> None:
+        """Build the kernel and pack all weights, on the device where they are. Raises CompileError."""
+        self.shape, self.layout = shape, layout
+        self.kernel = Kernel(kernel_request(layout, on.arch), on)
+        self.table = weights.table()
+        self.device = self.table.device
+        self.weights = pack_stream(layout, weights), pack_vectors(layout, weights)
+        self._rotation = torch.empty(0, shape.head_dim, device=self.device)
+
+    def begin(self, prompt: Sequence[int], positions: int) -> TokenRequest:
+        """Begin behind a prompt, with room for `positions`."""
+        return TokenRequest(self, prompt, positions)
+
+    def rotation(self, positions: int) -> torch.Tensor:
+        """Return cos and sin for at least so many positions, float32 [.., head_dim]; kept for the next request."""
+        if len(found := self._rotation) < positions:
+            larger = rotations(max(positions, 2 * len(found)), self.shape.head_dim, self.shape.theta)
+            self._rotation = found = torch.from_numpy(larger).to(self.device)
+        return found
+
+
+class TokenRequest:
+    """A request on its way: its keys and values, and what the kernel remembers of it."""
+
+    def __init__(self, tokens: TokenKernel, prompt: Sequence[int], positions: int) -> None:
+        self._tokens, shape, device = tokens, tokens.shape, tokens.device
+        self._rotation, self._positions = tokens.rotation(positions), positions
+        kept = shape.layers * shape.kv_heads * positions * 2 * shape.head_dim
+        self.cache = torch.full((kept,), torch.nan, dtype=torch.bfloat16, device=device)
+        self.exchanged = torch.full((tokens.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
+        self._given = torch.tensor(list(prompt), dtype=torch.int32, device=device)
+        self.position = 0
+
+    def say(self, most: int) -> list[int]:
+        """Return the next `most` tokens, of one launch; there must be room for them."""
+        return [int(token) for token in self.launch(most).tolist()]
+
+    def launch(self, count: int) -> torch.Tensor:
+        """Enqueue one launch on torch's stream; returns the tokens that it will say, int32 [count]."""
+        tokens, length = self._tokens, len(self._given)
+        steps = length - 1 + count
+        said = torch.empty(steps, dtype=torch.int32, device=tokens.device)
+        tokens.kernel.launch(
+            *tokens.weights, self._rotation, self.cache, self.exchanged, said, length, self.position, steps,
+            self._positions, tokens.table, self._given, grid=tokens.layout.schedule.blocks, stream=self._stream(),
+        )  # fmt: skip
+        self.position += steps
+        self._given = said[-1:]  # the next launch begins with it
+        return said[length - 1 :]
+
+    def _stream(self) -> Any:
+        device = self._tokens.device
+        return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
