@@ -1,9 +1,8 @@
 """Frames of Qwen3-TTS in one launch: are they the reference's, and how fast? Random weights at released sizes.
 
-The reference multiplies the same bfloat16 weights in float32; both keep keys and values in bfloat16. At a first
-difference the reference must have been in doubt: what it chose and the next best are closer than `TIE`. A frame has a
-talker step, its head, sixteen passes of the predictor, and sixteen draws. The floor is the time in which the GPU reads the weights
-of a frame once, at the speed at which it reads a large tensor in the same run.
+A frame has a talker step, its head, sixteen passes of the predictor, and sixteen draws; keys and values are kept in
+bfloat16. The floor is the time in which the GPU reads the weights of a frame once, at the speed at which it reads a
+large tensor in the same run. What is compared: benchmarks/frames_parity.py.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.conditions import ROOT
+from benchmarks.frames_parity import PROMPT, SEED, Row, Speech, parity, reference, rounding, rows_of
 from benchmarks.official import NAMES
 from onekernel import device
 from onekernel.jit import Kernel
@@ -34,35 +33,20 @@ from onekernel.megakernel.program import Item, Project, Repeat, When
 from onekernel.megakernel.schedule import schedule_for
 from onekernel.speech.config import SpeechConfig, read_speech
 from onekernel.speech.lm.frames import FrameKernel
-from onekernel.speech.lm.model import LanguageModel, begin
-from onekernel.speech.lm.philox import exponentials
+from onekernel.speech.lm.model import LanguageModel
 from onekernel.speech.lm.program import ProgramWeights, speech_shape
-from onekernel.speech.lm.sampling import Draw, by_counter
+from onekernel.speech.lm.sampling import by_counter
 from onekernel.speech.request import Sampling
 
-SEED, PROMPT, FRAMES = 7, 10, 50  # of parity
-ASKED = {"greedy": Sampling(do_sample=False, sub_do_sample=False), "drawn": Sampling()}
-SURE = Sampling(temperature=1, top_k=0, sub_temperature=1, sub_top_k=0)  # to draw the likeliest is to be greedy
-TIE = 2e-3  # of logits about 10, which are right to 2e-4
 POSITIONS, AT_ONCE, LAUNCHES = (100, 1000), (1, 8), 200  # of speed
 EAGER_FRAMES = 5
-Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Speech:
-    """A checkpoint's language model as the reference engine, and as one kernel."""
-
-    config: SpeechConfig
-    tensors: dict[str, Tensor]
-    layout: Layout
-    kernel: FrameKernel
-    seconds: float  # to compile
-
-
-def prepare(config: SpeechConfig, tensors: dict[str, Tensor], on: Any, schedule: Schedule | None = None) -> Speech:
-    """Compile the kernel of a checkpoint, and pack its weights where they are."""
-    shape, weights = speech_shape(config), ProgramWeights(config, tensors)
+def prepare(
+    config: SpeechConfig, tensors: dict[str, Tensor], on: Any, kept: str = "bfloat16", schedule: Schedule | None = None
+) -> Speech:
+    """Compile the kernel of a checkpoint, and pack its weights where they are; it keeps keys and values as `kept`."""
+    shape, weights = speech_shape(config, kept), ProgramWeights(config, tensors)
     program = speech_decoder(shape)
     layout = Layout(program, schedule or schedule_for(program, on.multiprocessors, on.arch))
     start = time.perf_counter()
@@ -71,67 +55,6 @@ def prepare(config: SpeechConfig, tensors: dict[str, Tensor], on: Any, schedule:
     kernel = FrameKernel(built, layout, shape, max(POSITIONS) + max(AT_ONCE) + 1)
     kernel.load(weights, weights.table, weights.sub_table)
     return Speech(config, tensors, layout, kernel, seconds)
-
-
-def rows_of(speech: Speech, number: int, seed: int) -> Tensor:
-    """Make rows of a prompt or of text, [number, hidden]."""
-    like = speech.tensors["talker.codec_head.weight"]
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(number, speech.config.talker.decoder.hidden, generator=random).to(like.device)
-
-
-class Doubt:
-    """Draws as the reference does, and remembers by how much the logarithm of the best was above that of the next."""
-
-    def __init__(self, *, greedy: bool) -> None:
-        self._greedy, self.gaps = greedy, dict[tuple[int, int], float]()
-
-    def __call__(self, probabilities: Tensor, frame: int, codebook: int) -> int:
-        """Choose an entry of probabilities [vocab]."""
-        race = probabilities
-        if not self._greedy:
-            race = probabilities / torch.from_numpy(exponentials(SEED, frame, codebook, len(race))).to(race.device)
-        best, place = race.topk(2)
-        self.gaps[frame, codebook] = float((best[0] / best[1]).log())
-        return int(place[0])
-
-
-def parity(speech: Speech, frames: int = FRAMES) -> Iterator[Row]:
-    """Compare all codes with those of the reference; and the kernel with itself, in one launch and frame by frame."""
-    floats = {name: tensor.float() for name, tensor in speech.tensors.items()}
-    wide = LanguageModel(speech.config, floats, kept=torch.bfloat16)
-    prompt, text = rows_of(speech, PROMPT, 1), rows_of(speech, 3, 2)
-    for name, asked in ASKED.items():
-        doubt = Doubt(greedy=not asked.do_sample)
-        right = list(reference(wide, asked if asked.do_sample else SURE, doubt, prompt, text, frames))
-        found = speech.kernel.request(asked, SEED).say(prompt, text, len(right)).tolist()
-        yield {"what": f"{name}: frames equal to the reference", **compared(found, right, doubt)}
-        request = speech.kernel.request(asked, SEED)
-        apart = [request.say(prompt if i == 0 else None, text, 1).tolist()[0] for i in range(len(right))]
-        same = sum(a == b for a, b in zip(apart, found, strict=True))
-        yield {"what": f"{name}: frames equal in one launch and one by one", "measured": same, "least": len(right)}
-
-
-def compared(found: list[list[int]], right: list[list[int]], doubt: Doubt) -> Row:
-    """Count frames until the first difference, which may come where the reference was in doubt."""
-    places = (
-        (i, j) for i, pair in enumerate(zip(found, right, strict=True)) for j in range(16) if pair[0][j] != pair[1][j]
-    )
-    first = next(places, None)
-    if first is None:
-        return {"measured": len(right), "least": len(right)}
-    gap = doubt.gaps[first]
-    return {"measured": first[0], "least": 0 if gap < TIE else len(right), "gap": gap}
-
-
-def reference(
-    model: LanguageModel, asked: Sampling, draw: Draw, prompt: Tensor, text: Tensor, frames: int
-) -> Iterator[list[int]]:
-    """Yield the frames that the reference engine says."""
-    generation = begin(model, prompt, asked, draw, most_frames=frames)
-    while (frame := generation.next_frame()) is not None:
-        yield frame
-        generation.advance(frame, text[min(generation.frames, len(text)) - 1])
 
 
 def speed(speech: Speech) -> Iterator[Row]:
@@ -208,6 +131,15 @@ def read_bandwidth() -> float:
     return large.nbytes / best
 
 
+def _rows(config: SpeechConfig, tensors: dict[str, Tensor]) -> Iterator[Row]:
+    on = device.get("cuda")
+    exact, speech = prepare(config, tensors, on, "float32"), prepare(config, tensors, on)
+    yield from parity(exact)
+    yield from rounding(exact, speech)
+    del exact
+    yield from speed(speech)
+
+
 def run(say: Callable[[str], None]) -> list[Row]:
     """Compare and time each size; returns rows with the name of the model."""
     sys.path.insert(0, str(ROOT / "tests"))
@@ -220,14 +152,13 @@ def run(say: Callable[[str], None]) -> list[Row]:
             folder = speech_checkpoint.write_released(Path(place) / name, name)
             tensors = load_file(folder / "model.safetensors", device="cuda")
             with torch.inference_mode():
-                speech = prepare(read_speech(folder), tensors, device.get("cuda"))
-                for part in (parity, speed):
-                    for row in part(speech):
-                        rows.append({"model": name, **row})
-                        say(f"{row}")
+                for row in _rows(read_speech(folder), tensors):
+                    rows.append({"model": name, **row})
+                    say(f"{row}")
     return rows
 
 
 def failed(rows: list[Row]) -> bool:
-    """Say whether codes differ; speed alone fails nothing."""
-    return any(row["measured"] < row["least"] for row in rows if "least" in row)
+    """Say whether codes differ, or logits too much; speed alone fails nothing."""
+    inf = float("inf")
+    return any(not row.get("least", -inf) <= row["measured"] <= row.get("most", inf) for row in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ SHAPES = {
     "llama": DecoderShape(1, 64, 96, 3, 1, 64, 100, epsilon=1e-5, theta=1e4),
     "wide heads": DecoderShape(2, 64, 288, 2, 2, 128, 520, head_norms=True),
 }
+SHAPES["float32"] = replace(SHAPES["qwen3"], kept="float32")
 
 WHOLE = DecoderShape(1, 1024, 2048, 8, 4, 128, 264, head_norms=True)  # each lane of a warp has as many columns
 
@@ -67,7 +68,8 @@ class Model:
         """Run the program with float64 arrays, keys and values rounded as the cache does."""
         rotation = rotations(CAPACITY, self.shape.head_dim, self.shape.theta).astype(np.float64)
         weights = lambda name, index: self.weight(name, index).double().numpy()  # noqa: E731
-        return Interpreter(self.program, weights, rotation, keep=rounded).run(State(list(prompt)), steps)
+        keep = rounded if self.shape.kept == "bfloat16" else lambda values: values
+        return Interpreter(self.program, weights, rotation, keep=keep).run(State(list(prompt)), steps)
 
 
 def rounded(values: Any) -> Any:
@@ -85,7 +87,7 @@ class Run:
         self.vectors = pack_vectors(self.layout, model.weight).numpy()
         self.table = model.weight("table", ()).contiguous()
         self.rotation = rotations(CAPACITY, model.shape.head_dim, model.shape.theta)
-        self.cache = torch.full((self.layout.cached(CAPACITY),), torch.nan, dtype=torch.bfloat16)
+        self.cache = torch.full((self.layout.cached(CAPACITY),), torch.nan, dtype=getattr(torch, model.shape.kept))
         self.mail = np.full(self.layout.exchange_floats, -1, np.int32)
         self.done = 0
 

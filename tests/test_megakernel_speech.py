@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import speech_checkpoint
+from benchmarks import frames, frames_parity
 from decoders import CAPACITY, SPEECH, rounded
 from onekernel.device.emulated import EmulatedDevice, Order
 from onekernel.errors import InvalidInput
@@ -38,7 +40,7 @@ class Speech:
     """The program of a checkpoint, its weights, and its kernel on the emulated device."""
 
     def __init__(self, config: Any, tensors: Any) -> None:
-        self.shape, self.weights = speech_shape(config), ProgramWeights(config, tensors)
+        self.tensors, self.shape, self.weights = tensors, speech_shape(config), ProgramWeights(config, tensors)
         self.program = speech_decoder(self.shape, near=4)
 
     def array(self, name: str, index: tuple[int, ...]) -> Any:
@@ -141,3 +143,17 @@ def test_released_sizes_have_a_schedule_that_is_safe(shape: SpeechShape) -> None
     schedule = schedule_for(program, 132, "sm_90")
     assert list(faults(Layout(program, schedule))) == []
     assert any(isinstance(item, When) for item in program.body[0].body)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["as it is", "one weight wrong"])
+def test_the_benchmark_finds_what_is_wrong(load: Any, wrong: bool) -> None:
+    """On the emulated device, for one frame; the weight is one of a norm in the middle of the talker."""
+    engine, model = load("0b6")
+    tensors = dict(model.tensors)
+    if wrong:
+        name = "talker.model.layers.1.input_layernorm.weight"
+        tensors[name] = tensors[name] * 1.01
+    speech = frames.prepare(engine.config, tensors, EmulatedDevice(), "float32", SCHEDULE)
+    rows = list(frames_parity.parity(replace(speech, tensors=model.tensors), frames=1, prompted=2))
+    assert len(rows) == 5
+    assert frames.failed(rows) == wrong

@@ -120,7 +120,7 @@ def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
 
 
 def _heard(layout: Layout, attend: Attend, member: int) -> Blocks:
-    """Return the blocks that make what a member awaits: queries, a key and a value; of its slice, if it attends alone."""
+    """Return the blocks that make what a member awaits: queries, a key, a value; of its slice, if it is alone."""
     h, members, share = attend.heads, layout.members(attend.heads), attend.heads.heads // attend.heads.kv_heads
     head, place = divmod(member, members)
     slices = max(1, members // share)  # of a head

@@ -35,7 +35,10 @@ NEAR = 128  # positions that each block looks at itself
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """The sizes of a decoder; `head_norms`: queries and keys are normed, as in Qwen3."""
+    """The sizes of a decoder; `head_norms`: queries and keys are normed, as in Qwen3.
+
+    `kept`: how keys and values are kept. bfloat16 reads half as much as float32, and rounds to 2^-9.
+    """
 
     layers: int
     hidden: int
@@ -47,6 +50,7 @@ class DecoderShape:
     head_norms: bool = False
     epsilon: float = 1e-6
     theta: float = 1e6
+    kept: str = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class _Stack:
         wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         norms = Vector(f"{prefix}query_norm", shape.head_dim, each), Vector(f"{prefix}key_norm", shape.head_dim, each)
         qkv, parts, context, attended, inner, fed = (f"{prefix}{name}" for name in _EXCHANGES)
-        heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms)
+        heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms, shape.kept)
         attend = Attend(heads, qkv, context, norms if shape.head_norms else None, shape.epsilon, self.layer,
                         self.position)  # fmt: skip
         attends: tuple[Item, ...] = (attend,)

@@ -40,10 +40,15 @@ _SPEECH = (
 REQUEST_HEAD = 16  # ints of a request before its codes
 
 
+_KEPT = {"bfloat16": "bfloat16", "float32": "float"}
+
+
 def parameters(program: Program) -> tuple[Parameter, ...]:
     """Return the parameters of a program's kernel."""
-    speaks = any(isinstance(phase, Sample) for phase, _ in program.phases())
-    return _ALL + (_SPEECH if speaks else _TEXT)
+    phases = [phase for phase, _ in program.phases()]
+    kept = next(_KEPT[phase.heads.kept] for phase in phases if isinstance(phase, Attend) and not phase.position)
+    every = tuple(replace(one, type=f"{kept}*") if one.name == "cache" else one for one in _ALL)
+    return every + (_SPEECH if any(isinstance(phase, Sample) for phase in phases) else _TEXT)
 
 
 def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> KernelRequest:
@@ -81,7 +86,7 @@ class _Text:
         for matrix in self.layout.matrices:
             yield f"  using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks>;"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.text.attends):
-            sizes = heads.heads, heads.kv_heads, heads.head_dim, self.layout.members(heads)
+            sizes = heads.heads, heads.kv_heads, heads.head_dim, self.layout.members(heads), _KEPT[heads.kept]
             yield f"  using {heads_name(heads)} = Heads<{', '.join(map(str, sizes))}>;"
         rows = max(8 * self.layout.tiling(matrix).tiles for matrix in self.layout.matrices)
         columns = max(matrix.columns for matrix in self.layout.matrices)

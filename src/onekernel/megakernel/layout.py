@@ -35,6 +35,7 @@ SLOT_SHARED_BYTES = SLOT_BYTES + 16  # with its two barriers
 SUM_STRIDE = WARPS + 4
 MOST_TILES = 16  # of a group
 MOST_MEMBERS = 32  # blocks that share a head of keys: a lane for the part of each
+KEPT_BYTES = {"bfloat16": 2, "float32": 4}  # of a number of keys and values
 _ALIGN = 32  # floats between exchanges: no two share a cache line
 
 
@@ -201,9 +202,10 @@ class Layout:
         slices = max(1, self.members(h) // share)  # of a head
         if not attend.parted:
             positions = self.counts.get(attend.position, attend.near)
-            values = 2 * positions * h.head_dim // slices
-            kept = self.counts[attend.layer] * (2 * positions * h.head_dim + values) if attend.position else values
-            return kept + 4 * divide_up(share, max(1, self.members(h))) * (h.head_dim + positions) + 2 * h.head_dim + 64
+            values = positions * h.head_dim // slices
+            kept = self.counts[attend.layer] * (positions * h.head_dim + values) if attend.position else values
+            scores = divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
+            return KEPT_BYTES[h.kept] * (kept + h.head_dim) + 4 * scores + 64
         return 4 * (h.head_dim + 4) * (share + 2 + WARPS * share)
 
     @property

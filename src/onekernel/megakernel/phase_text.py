@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onekernel.jit.generate import float_literal
-from onekernel.megakernel.layout import Layout, divide_up
+from onekernel.megakernel.layout import KEPT_BYTES, Layout, divide_up
 from onekernel.megakernel.program import (
     Attend,
     Begin,
@@ -161,7 +161,8 @@ def type_name(name: str) -> str:
 
 def heads_name(heads: Heads) -> str:
     """Name the type of heads."""
-    return f"Heads{heads.heads}By{heads.kv_heads}Of{heads.head_dim}"
+    bits = 8 * KEPT_BYTES[heads.kept]
+    return f"Heads{heads.heads}By{heads.kv_heads}Of{heads.head_dim}In{bits}"
 
 
 def attend_memory(attend: Attend) -> str:

@@ -39,12 +39,16 @@ class Vector:
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of an attention; `normed`: queries and keys have a norm of their own, with weights."""
+    """The heads of an attention; `normed`: queries and keys have a norm of their own, with weights.
+
+    `kept`: how keys and values are kept, "bfloat16" or "float32".
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
     normed: bool = False
+    kept: str = "bfloat16"
 
 
 @dataclass(frozen=True)

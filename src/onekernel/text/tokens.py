@@ -73,8 +73,8 @@ class TokenRequest:
     def __init__(self, tokens: TokenKernel, prompt: Sequence[int], positions: int) -> None:
         self._tokens, shape, device = tokens, tokens.shape, tokens.device
         self._rotation, self._positions = tokens.rotation(positions), positions
-        kept = shape.layers * shape.kv_heads * positions * 2 * shape.head_dim
-        self.cache = torch.full((kept,), torch.nan, dtype=torch.bfloat16, device=device)
+        kept = tokens.layout.cached(positions)
+        self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.kept), device=device)
         self.exchanged = torch.full((tokens.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
         self._given = torch.tensor(list(prompt), dtype=torch.int32, device=device)
         self.position = 0

@@ -55,6 +55,20 @@ ONEKERNEL_DEVICE void from_float(float value, bfloat16& result) {
 #endif
 }
 
+// Two bfloat16 in a word, the first in its lower half.
+ONEKERNEL_DEVICE unsigned round_pair(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  bfloat16 one, other;
+  from_float(first, one);
+  from_float(second, other);
+  return one.bits | static_cast<unsigned>(other.bits) << 16;
+#endif
+}
+
 // Let the compiler know nothing of a value any more: what it computed of it is computed anew, and takes no registers.
 ONEKERNEL_DEVICE void forget(int& value) { asm volatile("" : "+r"(value)); }
 template <class T>

@@ -48,6 +48,13 @@ ONEKERNEL_PRIMITIVE void from_float(float value, bfloat16& result) {
   result.bits = std::isnan(value) ? 0x7fff : static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+ONEKERNEL_PRIMITIVE unsigned round_pair(float first, float second) {
+  bfloat16 one, other;
+  from_float(first, one);
+  from_float(second, other);
+  return one.bits | static_cast<unsigned>(other.bits) << 16;
+}
+
 ONEKERNEL_PRIMITIVE void forget([[maybe_unused]] int& value) {}
 template <class T>
 ONEKERNEL_PRIMITIVE void forget([[maybe_unused]] T*& pointer) {}

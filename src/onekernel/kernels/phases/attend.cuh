@@ -21,7 +21,7 @@ template <class H>
 struct AttendMemory {
   static constexpr int kState = H::kHeadDim + 4;  // maximum, sum, and the values
   alignas(16) float queries[H::kShare][H::kHeadDim];
-  alignas(16) bfloat16 newest[2 * H::kHeadDim];  // key and value
+  alignas(16) typename H::Kept newest[2 * H::kHeadDim];  // key and value
   alignas(16) float states[kWarps][H::kShare][kState];
 };
 
@@ -30,9 +30,9 @@ template <class H>
 struct KeyValue {
   LanePart<H> key, value;
 
-  ONEKERNEL_DEVICE void load(const bfloat16* pair) {
-    key.load(pair);
-    value.load(pair + H::kHeadDim);
+  ONEKERNEL_DEVICE void load(const typename H::Kept* pair) {
+    key.load_from(pair);
+    value.load_from(pair + H::kHeadDim);
   }
 };
 
@@ -187,7 +187,7 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const
     let_pass(patience.since, kTicks);
     gather_heads<H, H::kShare, H::kHeadQuads>(
         memory.queries, qkv, at, H::kv_head() * H::kShare, 0,
-        [&](bool is_key, int group, const Vector<bfloat16, 4>& quad) {
+        [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           if (at.position % H::kMembers != positions.member) return;
           const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
           store_vector(memory.newest + place, quad);

@@ -7,7 +7,7 @@
 template <class H, int kPositions_>
 struct AloneMemory {
   static constexpr int kPositions = kPositions_;
-  using Slice = bfloat16[4 * H::kSliceQuads];  // of a value
+  using Slice = typename H::Kept[4 * H::kSliceQuads];  // of a value
   alignas(16) float queries[H::kSliceHeads][H::kHeadDim];
   float scores[H::kSliceHeads][kPositions];
 };
@@ -43,11 +43,11 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
   for (int i = 0; i < kMine; ++i) {
     const int place = first + i * kApart;
     const float weight = fast_exp2(scores[i] - largest);
-    Vector<unsigned, 2> value = {};
-    if (place <= position) value = load_vector<2>(reinterpret_cast<const unsigned*>(values[place]) + 2 * quad);
+    Packed<typename H::Kept, 4> value = {};
+    if (place <= position) value.load(values[place] + 4 * quad);
     sum += weight;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) mixed[k] += weight * of_halves(value.at[k / 2], k % 2);
+    for (int k = 0; k < 4; ++k) mixed[k] += weight * value.at(k);
   }
 #pragma unroll
   for (int distance = H::kSliceQuads; distance < kWarpLanes; distance *= 2) {
@@ -74,7 +74,7 @@ ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Sli
 
 template <class H, int kLayers, int kPositions>
 struct FewMemory : AloneMemory<H, kPositions> {
-  alignas(16) bfloat16 keys[kLayers][kPositions][H::kHeadDim];
+  alignas(16) typename H::Kept keys[kLayers][kPositions][H::kHeadDim];
   alignas(16) typename AloneMemory<H, kPositions>::Slice values[kLayers][kPositions];
 };
 
@@ -86,7 +86,7 @@ ONEKERNEL_DEVICE void attend_few(Memory& memory, Patience_& patience, const Exch
     let_pass(patience.since, kTicks);
     gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
         memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
-        [&](bool is_key, int group, const Vector<bfloat16, 4>& quad) {
+        [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           store_vector(is_key ? memory.keys[layer][position] + 4 * group
                               : memory.values[layer][position] + 4 * (group - first), quad);
         });
@@ -97,7 +97,7 @@ ONEKERNEL_DEVICE void attend_few(Memory& memory, Patience_& patience, const Exch
 #pragma unroll
     for (int place = 0; place < Memory::kPositions; place += H::kAtOnce) {
       LanePart<H> key = {};
-      if (place + H::first_key() <= position) key.load(memory.keys[layer][place + H::first_key()]);
+      if (place + H::first_key() <= position) key.load_from(memory.keys[layer][place + H::first_key()]);
       keep_scores<H>(memory, queries, key, place + H::first_key(), position);
     }
     patience.lap(2);
@@ -113,7 +113,7 @@ ONEKERNEL_DEVICE void attend_few(Memory& memory, Patience_& patience, const Exch
 
 template <class H, int kPositions>
 struct NearMemory : AloneMemory<H, kPositions> {
-  alignas(16) bfloat16 key[H::kHeadDim];  // the new one
+  alignas(16) typename H::Kept key[H::kHeadDim];  // the new one
   alignas(16) typename AloneMemory<H, kPositions>::Slice values[kPositions];
 };
 
@@ -123,30 +123,29 @@ struct Before {
   static constexpr int kRounds = divide_up(kPositions, H::kAtOnce);
   static constexpr int kQuads = divide_up(kPositions * H::kSliceQuads, kWorkers);
   LanePart<H> keys[kRounds];
-  Vector<unsigned, 2> values[kQuads];
+  Packed<typename H::Kept, 4> values[kQuads];
 
   ONEKERNEL_DEVICE Before(const Cache<H>& cache, int first_quad, int position) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int place = i * H::kAtOnce + H::first_key();
       keys[i] = {};
-      if (place < position) keys[i].load(cache.at(place));
+      if (place < position) keys[i].load_from(cache.at(place));
     }
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
       const int quad = first_quad + number % H::kSliceQuads;
       values[i] = {};
-      if (place < position)
-        values[i] = load_vector<2>(reinterpret_cast<const unsigned*>(cache.at(place) + H::kHeadDim) + 2 * quad);
+      if (place < position) values[i].load(cache.at(place) + H::kHeadDim + 4 * quad);
     }
   }
 
-  ONEKERNEL_DEVICE void store_values(bfloat16 (*to)[4 * H::kSliceQuads], int position) const {
+  ONEKERNEL_DEVICE void store_values(typename AloneMemory<H, kPositions>::Slice* to, int position) const {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
-      if (place < position) store_vector(reinterpret_cast<unsigned*>(to[place]) + 2 * (number % H::kSliceQuads), values[i]);
+      if (place < position) values[i].store(to[place] + 4 * (number % H::kSliceQuads));
     }
   }
 };
@@ -165,7 +164,7 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
     let_pass(patience.since, kTicks);
     gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
         memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
-        [&](bool is_key, int group, const Vector<bfloat16, 4>& quad) {
+        [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           store_vector(is_key ? memory.key + 4 * group : memory.values[position] + 4 * (group - first), quad);
           if (is_key ? member == 0 : H::slice_head(member) == 0)
             store_vector(cache.at(position) + (is_key ? 0 : H::kHeadDim) + 4 * group, quad);
@@ -178,7 +177,7 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
     for (int i = 0; i < Before<H, Memory::kPositions>::kRounds; ++i) {
       const int place = i * H::kAtOnce + H::first_key();
       LanePart<H> key = before.keys[i];
-      if (place == position) key.load(memory.key);
+      if (place == position) key.load_from(memory.key);
       keep_scores<H>(memory, queries, key, place, position);
     }
     patience.lap(2);

@@ -1,8 +1,8 @@
 // A vector that multiplies a matrix, split over the warps of a block: each warp has a span of columns and needs no
 // other. A lane holds groups of four neighbours.
 //
-// A float is given to the tensor cores as two bfloat16 parts, its upper 16 bits and what is left of it: products are
-// right to 2^-16. Four columns of a matrix take the parts of one vector: those of the first 16 columns of a step of 32,
+// A float is given to the tensor cores as two bfloat16 parts, the nearest and what is left of it: products are right to
+// 2^-18. Four columns of a matrix take the parts of one vector: those of the first 16 columns of a step of 32,
 // and those of the second.
 #pragma once
 #include "phases/exchange.cuh"
@@ -42,15 +42,10 @@ private:
   ONEKERNEL_DEVICE static int min_(int a, int b) { return a < b ? a : b; }
 };
 
-// Two neighbours' upper halves, the first in the low one.
-ONEKERNEL_DEVICE unsigned upper_halves(float first, float second) {
-  return float_bits(first) >> 16 | (float_bits(second) & 0xffff0000u);
-}
-// One of them again: 0 the first, 1 the second.
+// One of two bfloat16 in a word: 0 the first, 1 the second.
 ONEKERNEL_DEVICE float of_halves(unsigned halves, int which) {
   return bits_float(which == 0 ? halves << 16 : halves & 0xffff0000u);
 }
-ONEKERNEL_DEVICE float below_upper_half(float value) { return value - bits_float(float_bits(value) & 0xffff0000u); }
 
 // Write a lane's groups as parts into its warp's memory.
 template <int kWidth>
@@ -60,10 +55,10 @@ ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (&values)[Columns
   for (int i = 0; i < Columns<kWidth>::kQuads; ++i) {
     if (i >= quads) continue;
     const float (&v)[4] = values[i];
+    const unsigned one = round_pair(v[0], v[1]), two = round_pair(v[2], v[3]);
     store_vector(parts + 4 * (lane_index() + kWarpLanes * i),
-                 Vector<unsigned, 4>{{upper_halves(v[0], v[1]), upper_halves(v[2], v[3]),
-                                      upper_halves(below_upper_half(v[0]), below_upper_half(v[1])),
-                                      upper_halves(below_upper_half(v[2]), below_upper_half(v[3]))}});
+                 Vector<unsigned, 4>{{one, two, round_pair(v[0] - of_halves(one, 0), v[1] - of_halves(one, 1)),
+                                      round_pair(v[2] - of_halves(two, 0), v[3] - of_halves(two, 1))}});
   }
 }
 

@@ -6,8 +6,9 @@
 
 constexpr float kNever = -1e30f;  // a score that is none; minus infinity would not survive its tag
 
-template <int kHeads_, int kKvHeads_, int kHeadDim_, int kMembers_>
+template <int kHeads_, int kKvHeads_, int kHeadDim_, int kMembers_, class Kept_>
 struct Heads {
+  using Kept = Kept_;  // of keys and values: bfloat16 or float
   static constexpr int kHeads = kHeads_, kKvHeads = kKvHeads_, kHeadDim = kHeadDim_;
   static constexpr int kShare = kHeads / kKvHeads;  // heads that share keys
   static constexpr int kMembers = kMembers_;        // blocks that share a head of keys
@@ -49,7 +50,8 @@ struct HeadOperands {
 // The keys and values of a layer: [kv_heads, members, rows, 2, head_dim]. Members have positions in turn.
 template <class H>
 struct Cache {
-  bfloat16* start;
+  using Kept = typename H::Kept;
+  Kept* start;
   int capacity;  // positions
 
   ONEKERNEL_DEVICE static long long elements(int capacity) {
@@ -57,7 +59,7 @@ struct Cache {
   }
 
   // The key of a position, and behind it the value.
-  ONEKERNEL_DEVICE bfloat16* at(int place) const {
+  ONEKERNEL_DEVICE Kept* at(int place) const {
     const int member = H::kv_head() * H::kMembers + place % H::kMembers;
     return start + (1ll * member * divide_up(capacity, H::kMembers) + place / H::kMembers) * 2 * H::kHeadDim;
   }
@@ -70,7 +72,7 @@ struct Cache {
   // Bring what this block has, and all members may read, into L2.
   ONEKERNEL_DEVICE void prefetch(int position) const {
     const int rows = H::here() ? before(position, H::member()) : 0;
-    if (rows > 0) prefetch_bulk(at(H::member()), rows * 2 * H::kHeadDim * 2);
+    if (rows > 0) prefetch_bulk(at(H::member()), rows * 2 * H::kHeadDim * static_cast<int>(sizeof(Kept)));
   }
 };
 
@@ -136,7 +138,7 @@ ONEKERNEL_DEVICE void gather_heads(float (&queries)[kQueries][H::kHeadDim], cons
       store_vector(queries[place / H::kHeadQuads] + 4 * group,
                    Vector<float, 4>{{turned[0] * scale, turned[1] * scale, turned[2] * scale, turned[3] * scale}});
     } else {
-      Vector<bfloat16, 4> rounded;
+      Vector<typename H::Kept, 4> rounded;
 #pragma unroll
       for (int k = 0; k < 4; ++k) from_float(is_value ? found[0][k] : turned[k], rounded.at[k]);
       keep(!is_value, group, rounded);
@@ -144,20 +146,35 @@ ONEKERNEL_DEVICE void gather_heads(float (&queries)[kQueries][H::kHeadDim], cons
   }
 }
 
-// A lane's dimensions of a key or value, two numbers a register.
-template <class H>
-struct LanePart {
-  static constexpr int kWords = H::kLaneDims / 2;  // bfloat16
+// Neighbours of a key or value in registers, two bfloat16 in one.
+template <class T, int kNumbers>
+struct Packed {
+  static constexpr int kWords = kNumbers * sizeof(T) / 4;
   static constexpr int kWide = kWords % 4 == 0 ? 4 : kWords % 2 == 0 ? 2 : 1;
   static constexpr int kLoads = kWords / kWide;
   Vector<unsigned, kWide> words[kLoads];
 
-  ONEKERNEL_DEVICE void load(const bfloat16* row) {
-    const auto* from = reinterpret_cast<const unsigned*>(row) + lane_index() % H::kKeyLanes * kWords;
+  ONEKERNEL_DEVICE void load(const T* from) {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) words[i] = load_vector<kWide>(from + i * kWide);
+    for (int i = 0; i < kLoads; ++i) words[i] = load_vector<kWide>(reinterpret_cast<const unsigned*>(from) + i * kWide);
   }
-  ONEKERNEL_DEVICE float at(int d) const { return of_halves(words[d / 2 / kWide].at[d / 2 % kWide], d % 2); }
+  ONEKERNEL_DEVICE void store(T* to) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) store_vector(reinterpret_cast<unsigned*>(to) + i * kWide, words[i]);
+  }
+  ONEKERNEL_DEVICE float at(int i) const {
+    const int word = i * static_cast<int>(sizeof(T)) / 4;
+    const unsigned bits = words[word / kWide].at[word % kWide];
+    return sizeof(T) == 4 ? bits_float(bits) : of_halves(bits, i % 2);
+  }
+};
+
+// A lane's dimensions of a key or value.
+template <class H>
+struct LanePart : Packed<typename H::Kept, H::kLaneDims> {
+  ONEKERNEL_DEVICE void load_from(const typename H::Kept* row) {
+    this->load(row + lane_index() % H::kKeyLanes * H::kLaneDims);
+  }
 };
 
 // A lane's dimensions of queries in shared memory.

@@ -51,7 +51,7 @@ class FrameRequest:
         self._speech, shape = speech, speech.shape
         device = speech.tables[0].device
         kept = speech.layout.cached(speech.positions)
-        self.cache = torch.full((kept,), torch.nan, dtype=torch.bfloat16, device=device)
+        self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.talker.kept), device=device)
         self.exchanged = torch.full((speech.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
         self._options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
         memory = np.zeros(REQUEST_HEAD + 16 + shape.talker.vocab // 32, np.uint32)
@@ -77,6 +77,12 @@ class FrameRequest:
         )  # fmt: skip
         self.position += steps
         return said
+
+    def exchange(self, name: str) -> torch.Tensor:
+        """Return what blocks gave each other last in an exchange of the program, float32 [width]."""
+        layout = self._speech.layout
+        start, width = layout.exchanges[name], layout.width(layout.program.exchange(name))
+        return (self.exchanged[start : start + width] & ~1).view(torch.float32)
 
 
 def _options(asked: Sampling) -> list[float]:

@@ -22,19 +22,19 @@ _PARTS = {
 }
 
 
-def speech_shape(config: SpeechConfig) -> SpeechShape:
-    """Return the sizes of talker and predictor."""
+def speech_shape(config: SpeechConfig, kept: str = "bfloat16") -> SpeechShape:
+    """Return the sizes of talker and predictor; `kept`: how they keep keys and values."""
     talker, predictor = config.talker, config.predictor
     return SpeechShape(
-        talker=_shape(talker.decoder, talker.vocab), predictor=_shape(predictor.decoder, predictor.vocab),
+        talker=_shape(talker.decoder, talker.vocab, kept), predictor=_shape(predictor.decoder, predictor.vocab, kept),
         places=predictor.groups, codes=talker.codes, end=talker.codec_eos,
     )  # fmt: skip
 
 
-def _shape(decoder: Decoder, vocab: int) -> DecoderShape:
+def _shape(decoder: Decoder, vocab: int, kept: str) -> DecoderShape:
     return DecoderShape(
         decoder.layers, decoder.hidden, decoder.intermediate, decoder.heads, decoder.kv_heads, decoder.head_dim, vocab,
-        head_norms=True, epsilon=decoder.eps, theta=decoder.theta,
+        head_norms=True, epsilon=decoder.eps, theta=decoder.theta, kept=kept,
     )  # fmt: skip
 
 
