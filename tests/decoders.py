@@ -92,14 +92,14 @@ class Run:
         self.done = 0
 
     def run(self, prompt: list[int], steps: int) -> list[int]:
-        """Run steps behind those before; returns what is said."""
+        """Run steps behind those before; returns what is said behind the prompt."""
         said = np.full(steps, -1, np.int32)
         self.kernel.launch(
             self.stream, self.vectors, self.rotation, self.cache, self.mail, said, len(prompt), self.done, steps,
             CAPACITY, self.table, np.array(prompt or [0], np.int32), grid=self.layout.schedule.blocks,
         )  # fmt: skip
         self.done += steps
-        return [int(token) for token in said]
+        return [int(token) for token in said[max(len(prompt) - 1, 0) :]]
 
     def exchange(self, name: str) -> Any:
         """Return what was exchanged last, as floats."""

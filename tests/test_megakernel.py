@@ -84,7 +84,7 @@ def test_launches_go_on_where_the_last_one_ended() -> None:
     whole, parts = Run(model("qwen3"), SCHEDULE), Run(model("qwen3"), SCHEDULE)
     said = whole.run(PROMPT, STEPS)
     begun = parts.run(PROMPT, 3)
-    assert begun + parts.run(begun[-1:], 1) + parts.run(said[3:4], 4) == said
+    assert begun + parts.run(begun[-1:], 1) + parts.run(said[1:2], 4) == said
     assert (whole.mail == parts.mail).all()
 
 
@@ -93,8 +93,8 @@ def test_a_member_that_owns_nothing_of_a_launch_sees_what_it_has() -> None:
     whole, parts = Run(model("llama"), SCHEDULE), Run(model("llama"), SCHEDULE)
     prompt = list(range(21))
     said = whole.run(prompt, 23)
-    last = parts.run(prompt, 21)[-1:]
-    assert [*last, *(last := parts.run(last, 1)), *parts.run(last, 1)] == said[20:]
+    last = parts.run(prompt, 21)
+    assert [*last, *(last := parts.run(last, 1)), *parts.run(last, 1)] == said
     assert (whole.mail == parts.mail).all()
 
 
@@ -102,7 +102,7 @@ def test_a_member_that_owns_nothing_of_a_launch_sees_what_it_has() -> None:
 def test_it_keeps_to_the_rules_of_the_machine(name: str) -> None:
     """Addresses, alignment, races on shared memory, reads of what nobody wrote."""
     run = Run(model(name), Schedule(6, slots=4), sanitize=True, order=Order.RANDOM, seed=1)
-    assert run.run(PROMPT, 4) == expected(name).said[:4]
+    assert run.run(PROMPT, 4) == expected(name).said[:2]
 
 
 @pytest.mark.parametrize("near", [NEAR, CAPACITY])

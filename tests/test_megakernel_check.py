@@ -95,7 +95,7 @@ def of_kind(kind: type, change: Callable[[Any], Any]) -> Change:
 
 def swap_output_and_attention(program: Program) -> Program:
     def walk(body: tuple[Any, ...]) -> tuple[Any, ...]:
-        if any(isinstance(item, When) for item in body):
+        if any(isinstance(item, Project) and item.matrix.name == "output" for item in body):
             return (body[0], body[3], body[1], body[2], *body[4:])
         return tuple(replace(item, body=walk(item.body)) if isinstance(item, Repeat) else item for item in body)
 

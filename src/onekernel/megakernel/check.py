@@ -36,6 +36,7 @@ from onekernel.megakernel.program import (
 )
 
 _ITERATIONS = 3
+HEAD_DIMS = (32, 64, 128)  # of kernels/phases/heads.cuh
 _FAR = 1 << 30  # a position
 PARITIES = 32  # bits of the word that says how often each exchange was used
 
@@ -242,6 +243,8 @@ def _shapes(layout: Layout) -> Iterator[str]:
             width = _source_width(layout, phase.source)
             if width != phase.matrix.columns:
                 yield f"{phase.matrix.name} takes {phase.matrix.columns} values, its source has {width}"
+            if phase.matrix.columns % 4:
+                yield f"{phase.matrix.columns} columns of {phase.matrix.name}, not in groups of four"
             if not set(phase.matrix.per) <= around:
                 yield f"{phase.matrix.name} chosen by a loop that is not around it"
         elif isinstance(phase, Attend):
@@ -250,6 +253,8 @@ def _shapes(layout: Layout) -> Iterator[str]:
                 yield f"heads of {expected} values, {phase.queries} has {widths.get(phase.queries)}"
             if widths.get(phase.into) != (0 if phase.parted else phase.heads.heads * phase.heads.head_dim):
                 yield f"the result of heads does not fit {phase.into}, which has {widths.get(phase.into)}"
+            if phase.heads.head_dim not in HEAD_DIMS:
+                yield f"heads of {phase.heads.head_dim} dimensions, there are kernels for {HEAD_DIMS}"
             if not layout.members(phase.heads):
                 yield f"{phase.heads.kv_heads} heads of keys for {layout.schedule.blocks} blocks"
         elif isinstance(phase, Merge) and widths.get(phase.into) != (made := phase.heads.heads * phase.heads.head_dim):

@@ -122,14 +122,13 @@ _EXCHANGES = ("qkv", "parts", "context", "attended", "inner", "fed")
 
 
 def greedy_decoder(shape: DecoderShape, near: int = NEAR) -> Program:
-    """Say the likeliest token at each step; the steps are counted at the launch."""
+    """Say the likeliest token at each step behind the prompt; the steps are counted at the launch."""
     stack = _Stack(shape, near=near)
     head = Matrix("head", shape.vocab, shape.hidden)
     step = (
         Begin(stack.stream, TokenRow(shape.vocab), "fed"),
         stack.layers(),
-        Project(head, stack.normed("final_norm", "fed", ()), "consider"),
-        Choose("best"),
+        When("speaks", (Project(head, stack.normed("final_norm", "fed", ()), "consider"), Choose("best"))),
     )
     exchanges = (*stack.exchanges(), Exchange("best", 0))
     return Program("greedy_decoder", ((stack.stream, shape.hidden),), exchanges, (Repeat("steps", "step", step),))

@@ -44,7 +44,7 @@ class PhaseText:
         elif isinstance(phase, Sample):
             yield from self._sample(phase)
         else:
-            yield from _choose(phase)
+            yield from self._choose(phase)
 
     def index(self, per: tuple[str, ...]) -> str:
         """Spell the number of an iteration of these loops."""
@@ -139,14 +139,14 @@ class PhaseText:
         if last:
             yield f"if ({last}) ++frames;"
 
+    def _choose(self, phase: Choose) -> Iterator[str]:
+        considered = (it.matrix.rows for it, _ in self.program.phases() if isinstance(it, Project) and not it.into)
+        yield f"chosen = choose<kBlocks, {next(considered)}>(memory.choose, {phase.exchange}, best_candidate);"
+        yield "if (blockIdx.x == 0 && threadIdx.x == 0) said[step] = chosen;"
+
     def _vector(self, vector: Vector) -> str:
         index = self.index(vector.per)
         return f"vectors + {self.layout.vectors[vector]}" + (f" + {index} * {vector.width}" if index else "")
-
-
-def _choose(phase: Choose) -> Iterator[str]:
-    yield f"chosen = choose<kBlocks>(memory.choose, {phase.exchange}, best_candidate);"
-    yield "if (blockIdx.x == 0 && threadIdx.x == 0) said[step] = chosen;"
 
 
 def _table(number: str, rows: tuple[int, ...]) -> str:

@@ -17,16 +17,24 @@ def schedule_for(program: Program, multiprocessors: int, arch: str) -> Schedule:
     """Choose the ring, as large as shared memory allows up to the usual one, and the number of blocks.
 
     That is the one of the fewest bytes a block, of the counts that `check` accepts; more blocks if equal. Raises
-    InvalidInput where no count will do.
+    InvalidInput where no count will do, or shared memory does not.
     """
     base = replace(Schedule(multiprocessors), slots=_slots(program, multiprocessors, arch))
     counts = range(multiprocessors, multiprocessors // 2, -1)
     layouts = sorted((Layout(program, replace(base, blocks=count)) for count in counts), key=lambda it: it.stream_bytes)
     for layout in layouts:
-        if next(faults(layout), None) is None:
+        if _fault(layout, arch) is None:
             return layout.schedule
-    todo = "use a GPU with more multiprocessors, or a program with larger matrices"
-    raise InvalidInput(expected=f"a program for {multiprocessors} blocks", got=program.name, todo=todo)
+    todo = "use another GPU, or another decoder"
+    got = f"{program.name}: {_fault(Layout(program, base), arch)}"
+    raise InvalidInput(expected=f"a program for {multiprocessors} blocks of {arch}", got=got, todo=todo)
+
+
+def _fault(layout: Layout, arch: str) -> str | None:
+    """Return why a layout cannot run, None if it can."""
+    if layout.shared_bytes > (most := shared_limit(arch)):
+        return f"{layout.shared_bytes} bytes of shared memory, there are {most}"
+    return next(faults(layout), None)
 
 
 def _slots(program: Program, multiprocessors: int, arch: str) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from onekernel.device import Device
-from onekernel.device.parts import shared_limit
 from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
@@ -20,25 +19,15 @@ from onekernel.megakernel.schedule import schedule_for
 from onekernel.text.weights import TextWeights
 
 EMULATED_BLOCKS = 8  # the emulated device has no multiprocessors to count
-_HEAD_DIMS = (32, 64, 128)  # that kernels/phases/heads.cuh has
 
 
 def layout_for(shape: DecoderShape, on: Device) -> Layout:
     """Lay out a decoder for a device. Raises InvalidInput where the kernel cannot be that one, or has no schedule."""
-    if shape.head_dim not in _HEAD_DIMS:
-        expected = f"a head_dim of {', '.join(map(str, _HEAD_DIMS))}"
-        raise _unfit(expected, str(shape.head_dim))
-    if odd := [width for width in (shape.hidden, shape.inner) if width % 4]:
-        raise _unfit("a hidden_size and an intermediate_size in groups of four", str(odd[0]))
     program = greedy_decoder(shape)
-    layout = Layout(program, schedule_for(program, getattr(on, "multiprocessors", EMULATED_BLOCKS), on.arch))
-    if layout.shared_bytes > (most := shared_limit(on.arch)):  # of a model that is wide for an old GPU
-        raise _unfit(f"at most {most} bytes of shared memory on {on.arch}", str(layout.shared_bytes))
-    return layout
-
-
-def _unfit(expected: str, got: str) -> InvalidInput:
-    return InvalidInput(expected=f"{expected}, for the engine megakernel", got=got, todo="use the engine reference")
+    try:
+        return Layout(program, schedule_for(program, getattr(on, "multiprocessors", EMULATED_BLOCKS), on.arch))
+    except InvalidInput as error:
+        raise InvalidInput(expected=error.expected, got=error.got, todo="use the engine reference") from error
 
 
 class TokenKernel:

@@ -36,8 +36,8 @@ struct ChooseMemory {
 };
 
 // All threads of all blocks give their best candidate, and get the best of all. A number is sent in the bits of a
-// float, shifted past the tag.
-template <int kBlocks>
+// float, shifted past the tag. Token 0 if no logit is a number.
+template <int kBlocks, int kTokens>
 ONEKERNEL_DEVICE int choose(ChooseMemory& memory, const Exchange& exchange, Candidate best) {
   best.reduce_warp();
   if (lane_index() == 0) {
@@ -60,7 +60,7 @@ ONEKERNEL_DEVICE int choose(ChooseMemory& memory, const Exchange& exchange, Cand
     for (int i = 0; i < kQuads; ++i)
       if (i < mine) best.consider(found[i][0], static_cast<int>(float_bits(found[i][1]) >> 1));
     best.reduce_warp();
-    if (lane_index() == 0) memory.chosen = best.token;
+    if (lane_index() == 0) memory.chosen = best.token < kTokens ? best.token : 0;
   }
   exchange.end_use();
   workers_barrier();
