@@ -185,14 +185,13 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const
     positions.load(H::first_key(), pairs);
     patience.lap(0);
     let_pass(patience.since, kTicks);
-    gather_heads<H, H::kShare, H::kHeadQuads>(
-        memory.queries, qkv, at, H::kv_head() * H::kShare, 0,
-        [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
-          if (at.position % H::kMembers != positions.member) return;
-          const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
-          store_vector(memory.newest + place, quad);
-          store_vector(cache.at(at.position) + place, quad);
-        });
+    gather_heads<H, H::kShare, H::kHeadQuads>(memory.queries, qkv, at, H::kv_head() * H::kShare, 0,
+                                              [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
+                                                if (at.position % H::kMembers != positions.member) return;
+                                                const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
+                                                store_vector(memory.newest + place, quad);
+                                                store_vector(cache.at(at.position) + place, quad);
+                                              });
     patience.lap(1);
     workers_barrier();
     see_positions(memory, positions, pairs);
@@ -208,8 +207,12 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const
 // Merge the parts of a slice, a warp for each of its heads: so many lanes have groups of one part.
 template <class H>
 ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange& context) {
-  constexpr int kWriters = H::kMembers <= 1 ? 1 : H::kMembers <= 2 ? 2 : H::kMembers <= 4 ? 4 : H::kMembers <= 8 ? 8
-                           : H::kMembers <= 16 ? 16 : 32;
+  constexpr int kWriters = H::kMembers <= 1    ? 1
+                           : H::kMembers <= 2  ? 2
+                           : H::kMembers <= 4  ? 4
+                           : H::kMembers <= 8  ? 8
+                           : H::kMembers <= 16 ? 16
+                                               : 32;
   static_assert(H::kMembers <= kWarpLanes, "a lane for each part");
   constexpr int kLanes = kWarpLanes / kWriters, kQuads = divide_up(H::kSliceQuads, kLanes);  // of a part, of a lane
   const int writer = lane_index() / kLanes, lane = lane_index() % kLanes;

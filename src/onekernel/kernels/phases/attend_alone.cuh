@@ -12,7 +12,8 @@ struct AloneMemory {
   float scores[H::kSliceHeads][kPositions];
 };
 
-// Give each lane's part of a key to all heads, and keep the scores. `place` is at most `position`, or the score is lost.
+// Give each lane's part of a key to all heads, and keep the scores. `place` is at most `position`, or the score is
+// lost.
 template <class H, class Memory>
 ONEKERNEL_DEVICE void keep_scores(Memory& memory, const float (&queries)[H::kSliceHeads][H::kLaneDims],
                                   const LanePart<H>& key, int place, int position) {
@@ -66,8 +67,7 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
 template <class H, class Memory>
 ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Slice* values, int position,
                                 const Exchange& context) {
-  for (int head = warp_index(); head < H::kSliceHeads; head += kWarps)
-    mix<H>(memory, values, position, head, context);
+  for (int head = warp_index(); head < H::kSliceHeads; head += kWarps) mix<H>(memory, values, position, head, context);
 }
 
 // ---- positions that begin anew again and again: a block keeps its keys and values itself
@@ -87,8 +87,9 @@ ONEKERNEL_DEVICE void attend_few(Memory& memory, Patience_& patience, const Exch
     gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
         memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
         [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
-          store_vector(is_key ? memory.keys[layer][position] + 4 * group
-                              : memory.values[layer][position] + 4 * (group - first), quad);
+          store_vector(
+              is_key ? memory.keys[layer][position] + 4 * group : memory.values[layer][position] + 4 * (group - first),
+              quad);
         });
     patience.lap(1);
     workers_barrier();

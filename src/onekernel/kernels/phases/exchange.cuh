@@ -47,8 +47,7 @@ struct Exchange {
 #pragma unroll
       for (int i = 0; i < divide_up(kQuads, 2); ++i)
 #pragma unroll
-        for (int word = 0; word < 4; ++word)
-          include_both(any, all, found[i].at[word], found[kQuads - 1 - i].at[word]);
+        for (int word = 0; word < 4; ++word) include_both(any, all, found[i].at[word], found[kQuads - 1 - i].at[word]);
       return ((expected ? ~all : any) & 1u) == 0;
     };
     spin_together(there, "values of other blocks");

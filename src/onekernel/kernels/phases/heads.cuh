@@ -1,5 +1,5 @@
-// The heads of an attention over blocks: a head of keys has a few blocks, its members. Each of them makes a slice of the
-// results of its heads.
+// The heads of an attention over blocks: a head of keys has a few blocks, its members. Each of them makes a slice of
+// the results of its heads.
 #pragma once
 #include "phases/project.cuh"
 #include "primitives/copy.cuh"
@@ -112,8 +112,8 @@ struct Turning {
   }
 };
 
-// Await queries, one after the other from `query` on, and bring them into shared memory. Await the new key of this block,
-// and groups of its value from `value_quad` on, and give them to `keep`, rounded: (is key, group of four, quad).
+// Await queries, one after the other from `query` on, and bring them into shared memory. Await the new key of this
+// block, and groups of its value from `value_quad` on, and give them to `keep`, rounded: (is key, group of four, quad).
 template <class H, int kQueries, int kValueQuads, class T, class Keep>
 ONEKERNEL_DEVICE void gather_heads(float (&queries)[kQueries][H::kHeadDim], const Exchange& qkv,
                                    const HeadOperands<T>& at, int query, int value_quad, Keep keep) {
@@ -134,7 +134,7 @@ ONEKERNEL_DEVICE void gather_heads(float (&queries)[kQueries][H::kHeadDim], cons
     turning.apply(turned, at.query_norm != nullptr, at.epsilon);
     if (!inside) continue;
     if (is_query) {
-      const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(H::kHeadDim));  // exponentials are those of 2
+      const float scale = kLog2E * rsqrtf(static_cast<float>(H::kHeadDim));
       store_vector(queries[place / H::kHeadQuads] + 4 * group,
                    Vector<float, 4>{{turned[0] * scale, turned[1] * scale, turned[2] * scale, turned[3] * scale}});
     } else {

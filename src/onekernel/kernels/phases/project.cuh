@@ -228,13 +228,15 @@ struct PublishBiased {
   }
 };
 
+ONEKERNEL_DEVICE float silu(float x) { return x * fast_reciprocal(1.0f + fast_exp2(-kLog2E * x)); }
+
 // Rows 2 i and 2 i + 1 are the gate and the value of output i (SwiGLU, Shazeer, arXiv:2002.05202).
 struct PublishGated {
   const Exchange& exchange;
 
   ONEKERNEL_DEVICE void operator()(bool inside, int row, float value) const {
     const float other = shuffle_down(value, 1);
-    if (inside && row % 2 == 0) exchange.publish(row / 2, value * other * fast_reciprocal(1.0f + fast_exp2(-1.4426950408889634f * value)));
+    if (inside && row % 2 == 0) exchange.publish(row / 2, silu(value) * other);
   }
 };
 

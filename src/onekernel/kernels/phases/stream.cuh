@@ -54,8 +54,8 @@ ONEKERNEL_DEVICE Copy copy_of() {
   return {M::here(), M::kGroups, M::kFragments * kFragmentBytes * kWarps};
 }
 
-// The warp that copies; one lane of it does. More than kAhead chunks on their way, or all pieces of a chunk at once, would
-// delay what blocks give to each other: pieces are kPace cycles apart.
+// The warp that copies; one lane of it does. More than kAhead chunks on their way, or all pieces of a chunk at once,
+// would delay what blocks give to each other: pieces are kPace cycles apart.
 template <int kSlots, int kAhead, int kPiece, int kPace>
 struct Writer {
   Ring<kSlots>& ring;

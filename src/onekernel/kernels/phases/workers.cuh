@@ -5,6 +5,7 @@
 
 constexpr int kWarps = 8;
 constexpr int kWorkers = kWarps * kWarpLanes;
+constexpr float kLog2E = 1.4426950408889634f;  // the hardware has exponentials of 2
 
 ONEKERNEL_DEVICE int warp_index() { return threadIdx.x / kWarpLanes; }
 
