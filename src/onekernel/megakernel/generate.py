@@ -9,7 +9,7 @@ from itertools import groupby
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
 from onekernel.megakernel.layout import WARPS, Layout, has_weights
-from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, type_name
+from onekernel.megakernel.phase_text import KEPT, PhaseText, attend_memory, heads_name, heads_type, matrix_type, type_name
 from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
 
 WORKERS = 32 * WARPS  # threads that compute; 32 more copy weights, where there is a ring
@@ -40,13 +40,10 @@ _SPEECH = (
 REQUEST_HEAD = 16  # ints of a request before its codes
 
 
-_KEPT = {"bfloat16": "bfloat16", "float32": "float"}
-
-
 def parameters(program: Program) -> tuple[Parameter, ...]:
     """Return the parameters of a program's kernel."""
     phases = [phase for phase, _ in program.phases()]
-    kept = next(_KEPT[phase.heads.kept] for phase in phases if isinstance(phase, Attend) and not phase.position)
+    kept = next(KEPT[phase.heads.kept] for phase in phases if isinstance(phase, Attend) and not phase.position)
     every = tuple(replace(one, type=f"{kept}*") if one.name == "cache" else one for one in _ALL)
     return every + (_SPEECH if any(isinstance(phase, Sample) for phase in phases) else _TEXT)
 
@@ -84,10 +81,9 @@ class _Text:
 
     def _types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
-            yield f"  using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks>;"
+            yield f"  {matrix_type(matrix)}"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.text.attends):
-            sizes = heads.heads, heads.kv_heads, heads.head_dim, self.layout.members(heads), _KEPT[heads.kept]
-            yield f"  using {heads_name(heads)} = Heads<{', '.join(map(str, sizes))}>;"
+            yield f"  {heads_type(heads, self.layout.members(heads))}"
         rows = max(8 * self.layout.tiling(matrix).tiles for matrix in self.layout.matrices)
         columns = max(matrix.columns for matrix in self.layout.matrices)
         yield "  struct Memory {"

@@ -5,7 +5,7 @@ The same geometry is spelled in kernels/phases (`Matrix`, `Columns`, `Heads`); t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -197,27 +197,38 @@ class Layout:
         """All of them, in the order of the stream."""
         return [matrix for section in self.sections for matrix in section.matrices]
 
-    def _attend_bytes(self, attend: Attend) -> int:
+    def attend_bytes(self, attend: Attend) -> int:
+        """Of an attention's shared memory, without what it keeps of few positions."""
         h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads
         slices = max(1, self.members(h) // share)  # of a head
         if not attend.parted:
             positions = self.counts.get(attend.position, attend.near)
             values = positions * h.head_dim // slices
-            kept = self.counts[attend.layer] * (positions * h.head_dim + values) if attend.position else values
+            kept = 0 if attend.position else values
             scores = divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
             return KEPT_BYTES[h.kept] * (kept + h.head_dim) + 4 * scores + 64
         return 4 * (h.head_dim + 4) * (share + 2 + WARPS * share)
 
+    def few_bytes(self, attend: Attend) -> int:
+        """Of the keys and values of few positions that a block keeps."""
+        h, slices = attend.heads, max(1, self.members(attend.heads) // (attend.heads.heads // attend.heads.kv_heads))
+        rows = self.counts[attend.layer] * self.counts[attend.position]
+        return divide_up(KEPT_BYTES[h.kept] * rows * (h.head_dim + h.head_dim // slices), 16) * 16
+
+    def project_bytes(self, matrices: Iterable[Matrix]) -> int:
+        """Of the sums and parts of phases that multiply by some matrices."""
+        tilings = [self.tiling(matrix) for matrix in matrices]
+        sums = 2 * 8 * max(tiling.tiles for tiling in tilings) * SUM_STRIDE * 4
+        return sums + WARPS * STEP * max(tiling.steps for tiling in tilings) * 4
+
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
-        sums = 2 * 8 * max(self.tiling(matrix).tiles for matrix in self.matrices) * SUM_STRIDE * 4
-        parts = WARPS * max(STEP * self.tiling(matrix).steps for matrix in self.matrices) * 4
         attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
-        states = sum(self._attend_bytes(attend) for attend in attends)
+        states = sum(self.attend_bytes(it) + (self.few_bytes(it) if it.position else 0) for it in attends)
         ring = self.schedule.slots * SLOT_SHARED_BYTES
         seen = max((phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)), default=0) // 8
-        return ring + sums + parts + states + seen + 3072
+        return ring + self.project_bytes(self.matrices) + states + seen + 3072
 
 
 def has_weights(item: Item) -> bool:

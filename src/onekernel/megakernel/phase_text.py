@@ -14,6 +14,7 @@ from onekernel.megakernel.program import (
     FrameSum,
     Given,
     Heads,
+    Matrix,
     Merge,
     Normed,
     Phase,
@@ -24,8 +25,14 @@ from onekernel.megakernel.program import (
 )
 
 
+KEPT = {"bfloat16": "bfloat16", "float32": "float"}  # in CUDA, by how keys and values are kept
+
+
 class PhaseText:
-    """Writes the lines of the phases of a program."""
+    """Writes the lines of the phases of a program, as one kernel; what else they may be (launches) overrides a few."""
+
+    code = "memory.draw.codes[code]"  # of the last frame
+    said_frame = "frames - request[2]"  # its place among the frames said
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.program, self.schedule = layout, layout.program, layout.schedule
@@ -54,13 +61,18 @@ class PhaseText:
         return text
 
     def _begin(self, phase: Begin) -> Iterator[str]:
-        stream, source, width = phase.stream, phase.source, self.program.width(phase.stream)
+        stream, source = phase.stream, phase.source
         if isinstance(source, Normed):
-            yield f"carry(memory.project, turn, {stream}, {self._normed(source)});"
+            yield self.carried(phase, source)
             return
         if isinstance(source, TokenRow | FrameSum) and any(attend.near for attend in self.attends):
             yield "fence();  // what others kept is seen from here on"
         yield f"if ({stream}.owed) {stream}.add({phase.owed});"
+        yield from self.rows(phase)
+
+    def rows(self, phase: Begin) -> Iterator[str]:
+        """Write how a stream begins with rows, or with what an exchange holds."""
+        stream, source, width = phase.stream, phase.source, self.program.width(phase.stream)
         if isinstance(source, TokenRow):
             yield f"{stream}.load(table + 1ll * (step < prompt_length ? prompt[step] : chosen) * {width});"
         elif isinstance(source, FrameSum):
@@ -68,7 +80,7 @@ class PhaseText:
             yield f"  {stream}.load(prompt + 1ll * step * {width});"
             yield "} else {"
             yield f"  {stream}.clear();"
-            row = f"({_table('code', source.rows)} + memory.draw.codes[code]) * {width}"
+            row = f"({_table('code', source.rows)} + {self.code}) * {width}"
             yield f"  {stream}.add_rows<{len(source.rows)}>([&](int code) {{ return tables + 1ll * {row}; }});"
             yield f"  {stream}.add_row(text + 1ll * ((frames < text_rows ? frames : text_rows) - 1) * {width});"
             yield "}"
@@ -78,12 +90,18 @@ class PhaseText:
             yield f"{stream}.clear();"
             yield f"{stream}.add({source.exchange});"
 
-    def _project(self, phase: Project) -> Iterator[str]:
-        matrix = type_name(phase.matrix.name)
+    def carried(self, phase: Begin, source: Normed) -> str:
+        """Write how a stream begins with another one."""
+        return f"carry(memory.project, turn, {phase.stream}, {self._normed(source)});"
+
+    def source(self, phase: Project) -> str:
+        """Spell what is multiplied."""
         if isinstance(phase.source, Normed):
-            source = self._normed(phase.source)
-        else:
-            source = f"Plain<{matrix}::kColumns>{{{phase.source.exchange}}}"
+            return self._normed(phase.source)
+        return f"Plain<{type_name(phase.matrix.name)}::kColumns>{{{phase.source.exchange}}}"
+
+    def _project(self, phase: Project) -> Iterator[str]:
+        matrix, source = type_name(phase.matrix.name), self.source(phase)
         finish = {"publish": f"Publish{{{phase.into}}}", "gate": f"PublishGated{{{phase.into}}}",
                   "consider": "Consider{best_candidate}"}[phase.finish]  # fmt: skip
         if phase.bias is not None:
@@ -93,7 +111,11 @@ class PhaseText:
         ticks = self.schedule.patience
         yield f"project<{ticks}, {matrix}>(memory.project, turn, patience, reader, {source}, {finish});"
         if phase.owe:
-            yield f"{phase.owe}.owed = true;"
+            yield from self.owe(phase.owe)
+
+    def owe(self, stream: str) -> Iterator[str]:
+        """Write that what was published is owed to a stream."""
+        yield f"{stream}.owed = true;"
 
     def _normed(self, source: Normed) -> str:
         weight, width = self._vector(source.weight), self.program.width(source.stream)
@@ -109,9 +131,18 @@ class PhaseText:
         memory, given = attend_memory(phase), phase.layer if phase.position else self.cache(phase)
         kind = "_few" if phase.position else "_near" if phase.near else ""
         call = f"attend{kind}<{heads}, {self.schedule.patience}>"
-        yield f"{call}(memory.{memory}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
+        where = f"memory.{memory}, {self.kept(phase)}" if phase.position else f"memory.{memory}"
+        yield f"{call}({where}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
         if phase.near:
-            yield f"if ({phase.layer} == 0) fence();"
+            yield from self.behind_near(phase)
+
+    def kept(self, attend: Attend) -> str:
+        """Spell where keys and values of few positions are kept."""
+        return f"memory.{attend_memory(attend)}"
+
+    def behind_near(self, attend: Attend) -> Iterator[str]:
+        """Write what makes keys and values known to other members."""
+        yield f"if ({attend.layer} == 0) fence();"
 
     def cache(self, attend: Attend) -> str:
         """Spell the cache of a layer."""
@@ -121,23 +152,29 @@ class PhaseText:
     def _sample(self, phase: Sample) -> Iterator[str]:
         place = phase.place or "0"
         option = 4 if phase.place else 0
-        draw = f"Draw{{unsigned(request[0]), unsigned(request[1]), frames, {place}, options[{option}] != 0.0f, "
-        draw += f"fast_reciprocal(options[{option + 1}]), int(options[{option + 2}])}}"
+        seeds, options = (f"unsigned({self.given('request', n)})" for n in (0, 1)), self.given
+        draw = f"Draw{{{', '.join(seeds)}, frames, {place}, {options('options', option)} != 0.0f, "
+        draw += f"fast_reciprocal({options('options', option + 1)}), int({options('options', option + 2)})}}"
         entries, rules = phase.vocab, "NoRules{}"
         if not phase.place:
             entries = 4 * divide_up(max(phase.codes, phase.end + 1), 4)
-            rules = f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, options[3], fast_reciprocal(options[3])}}"
+            penalty = options("options", 3)
+            rules = f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, {penalty}, fast_reciprocal({penalty})}}"
         yield f"chosen = sample<{entries}>(memory.draw, patience, {phase.exchange}, {draw}, {rules});"
         if not phase.place:
             yield "remember(memory.draw, chosen);"
             yield f"if (chosen == {phase.end}) chosen = 0;  // said all the same, and nobody listens"
         last = f"{phase.place} == {self.layout.counts[phase.place] - 1}" if phase.place else ""
         yield f"if (threadIdx.x == 0) memory.draw.codes[{place}] = chosen;"
-        row = f"(frames - request[2]) * 16 + {place}"
+        row = f"({self.said_frame}) * 16 + {place}"
         yield f"if (blockIdx.x == 0 && threadIdx.x == 0) said[{row}] = chosen;"
         yield "workers_barrier();"
         if last:
             yield f"if ({last}) ++frames;"
+
+    def given(self, name: str, place: int) -> str:
+        """Spell a number that the host gives."""
+        return f"{name}[{place}]"
 
     def _choose(self, phase: Choose) -> Iterator[str]:
         considered = (it.matrix.rows for it, _ in self.program.phases() if isinstance(it, Project) and not it.into)
@@ -152,6 +189,17 @@ class PhaseText:
 def _table(number: str, rows: tuple[int, ...]) -> str:
     """Spell in which row a table begins: the first may be longer than the others, which are equal."""
     return f"({number} == 0 ? 0 : {rows[0]} + ({number} - 1) * {rows[-1]})"
+
+
+def matrix_type(matrix: Matrix) -> str:
+    """Write the type of a matrix."""
+    return f"using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks>;"
+
+
+def heads_type(heads: Heads, members: int) -> str:
+    """Write the type of heads."""
+    sizes = heads.heads, heads.kv_heads, heads.head_dim, members, KEPT[heads.kept]
+    return f"using {heads_name(heads)} = Heads<{', '.join(map(str, sizes))}>;"
 
 
 def type_name(name: str) -> str:

@@ -142,8 +142,15 @@ ONEKERNEL_DEVICE void block_barrier() { __syncthreads(); }
 // Allow the next kernel to be launched once every block of this one has called it; that kernel then waits below.
 ONEKERNEL_DEVICE void start_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// Wait until the previous kernel has ended and its writes are visible. Must come before any access to memory.
+// Wait until the previous kernel has ended and its writes are visible. Must come before any access to global memory but
+// load_early.
 ONEKERNEL_DEVICE void await_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Load what neither the predecessor writes nor any launch that may still run: this may come before the wait.
+template <int N, class T>
+ONEKERNEL_DEVICE Vector<T, N> load_early(const T* address) {
+  return load_vector<N>(address);
+}
 
 // ---- thread block clusters (sm_90 and later)
 ONEKERNEL_DEVICE int cluster_rank() {

@@ -16,7 +16,7 @@ struct Index {
 
 struct Thread {
   Index thread, block;
-  bool may_access;  // memory; false in an overlapping launch until the thread awaits the predecessor
+  bool may_access;  // global memory; false in an overlapping launch until the thread awaits the predecessor
 };
 
 extern Thread* current;
@@ -59,6 +59,8 @@ void load_matrices(unsigned* result, int matrices, bool transposed, const void* 
 
 // ---- memory
 void await_predecessor();  // it has ended, because launches are synchronous
+void allow_access(bool may);
+bool is_shared(const void* address);  // of the thread's own block
 // This block's copy of a type's shared storage; filled with NaN when the block starts. `type` is an address that
 // stands for the type.
 void* shared_memory(const void* type, std::size_t bytes);

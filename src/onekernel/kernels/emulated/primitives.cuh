@@ -71,7 +71,7 @@ inline constexpr char kStandsFor = 0;  // its address tells types apart
 
 template <class T, int N>
 ONEKERNEL_PRIMITIVE void check_access(const T* address) {
-  if (!current->may_access) fault("memory access before await_predecessor");
+  if (!current->may_access && !is_shared(address)) fault("memory access before await_predecessor");
   if (reinterpret_cast<std::uintptr_t>(address) % (sizeof(T) * N) != 0) misaligned(address, sizeof(T) * N);
 }
 
@@ -115,6 +115,14 @@ ONEKERNEL_PRIMITIVE float shuffle_xor(float value, int lane_mask) {
 ONEKERNEL_PRIMITIVE void block_barrier() { machine::block_barrier(); }
 ONEKERNEL_PRIMITIVE void start_successor() {}
 ONEKERNEL_PRIMITIVE void await_predecessor() { machine::await_predecessor(); }
+template <int N, class T>
+ONEKERNEL_PRIMITIVE Vector<T, N> load_early(const T* address) {
+  if (current->may_access) return load_vector<N>(address);
+  machine::allow_access(true);
+  const auto value = load_vector<N>(address);
+  machine::allow_access(false);
+  return value;
+}
 ONEKERNEL_PRIMITIVE int cluster_rank() { return machine::cluster_rank(); }
 ONEKERNEL_PRIMITIVE void cluster_barrier() { machine::cluster_barrier(); }
 ONEKERNEL_PRIMITIVE float load_remote(const float* address, int rank) {

@@ -34,6 +34,10 @@ struct KeyValue {
     key.load_from(pair);
     value.load_from(pair + H::kHeadDim);
   }
+  ONEKERNEL_DEVICE void load_early(const typename H::Kept* pair) {
+    key.load_early_from(pair);
+    value.load_early_from(pair + H::kHeadDim);
+  }
 };
 
 // What the lanes of a key have seen: for each head the largest score, the sum of exponentials, the values under them.
@@ -124,7 +128,7 @@ struct Positions {
     for (int i = 0; i < kAhead; ++i) {
       const int place = first + i * H::kAtOnce;
       pairs[i] = {};
-      if (place < before) pairs[i].load(cache.at(member + place * H::kMembers));
+      if (place < before) pairs[i].load_early(cache.at(member + place * H::kMembers));
     }
   }
 };
@@ -184,7 +188,7 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const
     KeyValue<H> pairs[kAhead];
     positions.load(H::first_key(), pairs);
     patience.lap(0);
-    let_pass(patience.since, kTicks);
+    patience.wait(kTicks);
     gather_heads<H, H::kShare, H::kHeadQuads>(memory.queries, qkv, at, H::kv_head() * H::kShare, 0,
                                               [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
                                                 if (at.position % H::kMembers != positions.member) return;
@@ -250,7 +254,7 @@ ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange
 template <class H, int kTicks, class Patience_>
 ONEKERNEL_DEVICE void merge(Patience_& patience, const Exchange& parts, const Exchange& context) {
   if (H::here()) {
-    if (warp_index() < H::kSliceHeads) let_pass(patience.since, kTicks);
+    if (warp_index() < H::kSliceHeads) patience.wait(kTicks);
     for (int head = warp_index(); head < H::kSliceHeads; head += kWarps) merge_head<H>(head, parts, context);
     patience.lap(0);
   }

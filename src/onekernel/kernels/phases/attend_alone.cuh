@@ -78,17 +78,18 @@ struct FewMemory : AloneMemory<H, kPositions> {
   alignas(16) typename AloneMemory<H, kPositions>::Slice values[kLayers][kPositions];
 };
 
-template <class H, int kTicks, class Memory, class Patience_, class T>
-ONEKERNEL_DEVICE void attend_few(Memory& memory, Patience_& patience, const Exchange& qkv, const Exchange& context,
-                                 const HeadOperands<T>& at, int layer) {
+// `kept`: the memory itself, or what else has keys and values.
+template <class H, int kTicks, class Memory, class Kept, class Patience_, class T>
+ONEKERNEL_DEVICE void attend_few(Memory& memory, Kept& kept, Patience_& patience, const Exchange& qkv,
+                                 const Exchange& context, const HeadOperands<T>& at, int layer) {
   if (H::here()) {
     const int member = H::member(), first = H::slice_quad(member), position = at.position;
-    let_pass(patience.since, kTicks);
+    patience.wait(kTicks);
     gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
         memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
         [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           store_vector(
-              is_key ? memory.keys[layer][position] + 4 * group : memory.values[layer][position] + 4 * (group - first),
+              is_key ? kept.keys[layer][position] + 4 * group : kept.values[layer][position] + 4 * (group - first),
               quad);
         });
     patience.lap(1);
@@ -98,12 +99,12 @@ ONEKERNEL_DEVICE void attend_few(Memory& memory, Patience_& patience, const Exch
 #pragma unroll
     for (int place = 0; place < Memory::kPositions; place += H::kAtOnce) {
       LanePart<H> key = {};
-      if (place + H::first_key() <= position) key.load_from(memory.keys[layer][place + H::first_key()]);
+      if (place + H::first_key() <= position) key.load_from(kept.keys[layer][place + H::first_key()]);
       keep_scores<H>(memory, queries, key, place + H::first_key(), position);
     }
     patience.lap(2);
     workers_barrier();
-    mix_heads<H>(memory, memory.values[layer], position, context);
+    mix_heads<H>(memory, kept.values[layer], position, context);
     patience.lap(3);
   }
   qkv.end_use();
@@ -131,14 +132,14 @@ struct Before {
     for (int i = 0; i < kRounds; ++i) {
       const int place = i * H::kAtOnce + H::first_key();
       keys[i] = {};
-      if (place < position) keys[i].load_from(cache.at(place));
+      if (place < position) keys[i].load_early_from(cache.at(place));
     }
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
       const int quad = first_quad + number % H::kSliceQuads;
       values[i] = {};
-      if (place < position) values[i].load(cache.at(place) + H::kHeadDim + 4 * quad);
+      if (place < position) values[i].load_early(cache.at(place) + H::kHeadDim + 4 * quad);
     }
   }
 
@@ -162,7 +163,7 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
     const Before<H, Memory::kPositions> before(cache, first, position);
     patience.lap(0);
     before.store_values(memory.values, position);
-    let_pass(patience.since, kTicks);
+    patience.wait(kTicks);
     gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
         memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
         [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {

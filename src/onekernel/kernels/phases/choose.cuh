@@ -35,32 +35,48 @@ struct ChooseMemory {
   int chosen;
 };
 
-// All threads of all blocks give their best candidate, and get the best of all. A number is sent in the bits of a
-// float, shifted past the tag. Token 0 if no logit is a number.
-template <int kBlocks, int kTokens>
-ONEKERNEL_DEVICE int choose(ChooseMemory& memory, const Exchange& exchange, Candidate best) {
+// Each warp of a block tells the first one its best candidate; a barrier.
+ONEKERNEL_DEVICE void gather_best(ChooseMemory& memory, Candidate best) {
   best.reduce_warp();
   if (lane_index() == 0) {
     memory.logit[warp_index()] = best.logit;
     memory.token[warp_index()] = best.token;
   }
   workers_barrier();
-  if (warp_index() == 0) {
-    best = {};
-    if (lane_index() < kWarps) best.consider(memory.logit[lane_index()], memory.token[lane_index()]);
-    best.reduce_warp();
-    const float quad[4] = {best.logit, bits_float(static_cast<unsigned>(best.token) << 1)};
-    if (lane_index() == 0) exchange.publish(4 * blockIdx.x, quad);
-    constexpr int kQuads = divide_up(kBlocks, kWarpLanes);
-    float found[kQuads][4];
-    const int mine = divide_up(kBlocks - lane_index(), kWarpLanes);
-    exchange.await(4 * lane_index(), 4 * kWarpLanes, mine > 0 ? mine : 0, found);
-    best = {};
+}
+
+// The first warp publishes the best of the block. A number is sent in the bits of a float, shifted past the tag.
+ONEKERNEL_DEVICE void publish_best(const ChooseMemory& memory, const Exchange& exchange) {
+  Candidate best;
+  if (lane_index() < kWarps) best.consider(memory.logit[lane_index()], memory.token[lane_index()]);
+  best.reduce_warp();
+  const float quad[4] = {best.logit, bits_float(static_cast<unsigned>(best.token) << 1)};
+  if (lane_index() == 0) exchange.publish(4 * blockIdx.x, quad);
+}
+
+// A warp awaits the best of all blocks: a token, 0 if no logit is a number.
+template <int kBlocks, int kTokens>
+ONEKERNEL_DEVICE int best_of_all(const Exchange& exchange) {
+  constexpr int kQuads = divide_up(kBlocks, kWarpLanes);
+  float found[kQuads][4];
+  const int mine = divide_up(kBlocks - lane_index(), kWarpLanes);
+  exchange.await(4 * lane_index(), 4 * kWarpLanes, mine > 0 ? mine : 0, found);
+  Candidate best;
 #pragma unroll
-    for (int i = 0; i < kQuads; ++i)
-      if (i < mine) best.consider(found[i][0], static_cast<int>(float_bits(found[i][1]) >> 1));
-    best.reduce_warp();
-    if (lane_index() == 0) memory.chosen = best.token < kTokens ? best.token : 0;
+  for (int i = 0; i < kQuads; ++i)
+    if (i < mine) best.consider(found[i][0], static_cast<int>(float_bits(found[i][1]) >> 1));
+  best.reduce_warp();
+  return best.token < kTokens ? best.token : 0;
+}
+
+// All threads of all blocks give their best candidate, and get the best of all.
+template <int kBlocks, int kTokens>
+ONEKERNEL_DEVICE int choose(ChooseMemory& memory, const Exchange& exchange, Candidate best) {
+  gather_best(memory, best);
+  if (warp_index() == 0) {
+    publish_best(memory, exchange);
+    const int chosen = best_of_all<kBlocks, kTokens>(exchange);
+    if (lane_index() == 0) memory.chosen = chosen;
   }
   exchange.end_use();
   workers_barrier();

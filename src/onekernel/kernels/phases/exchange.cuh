@@ -4,9 +4,18 @@
 //
 // Memory begins as 0xff bytes: parity 1, while the first use has parity 0. A writer must know that the readers of the
 // use before have read; the checker of a program proves it (megakernel/check.py).
+//
+// Where every phase is a launch of its own (phases/launch.cuh), what is awaited is there, and floats have no parity;
+// their lowest bit is cleared all the same, so that both builds of a program compute with the same numbers.
 #pragma once
 #include "phases/workers.cuh"
 #include "primitives/atomic.cuh"
+
+#ifdef ONEKERNEL_LAUNCHES
+constexpr bool kTagged = false;
+#else
+constexpr bool kTagged = true;
+#endif
 
 // The memory of all exchanges, and for each the parity of the use that is on, a bit by its number.
 struct Mail {
@@ -20,7 +29,7 @@ struct Exchange {
   int start, number;
 
   ONEKERNEL_DEVICE unsigned* words() const { return mail.words + start; }
-  ONEKERNEL_DEVICE unsigned parity() const { return mail.parities >> number & 1u; }
+  ONEKERNEL_DEVICE unsigned parity() const { return kTagged ? mail.parities >> number & 1u : 0u; }
   ONEKERNEL_DEVICE void end_use() const { mail.parities ^= 1u << number; }
 
   ONEKERNEL_DEVICE unsigned tagged(float value) const { return (float_bits(value) & ~1u) | parity(); }
@@ -39,18 +48,24 @@ struct Exchange {
     Vector<unsigned, 4> found[kQuads];
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) found[i] = {{expected, expected, expected, expected}};
-    const auto there = [&] {
-      unsigned any = 0, all = 1;
+    const auto look = [&] {
 #pragma unroll
       for (int i = 0; i < kQuads; ++i)
         if (wanted(i)) found[i] = load_relaxed<4>(words() + place(i));
+    };
+    const auto there = [&] {
+      unsigned any = 0, all = 1;
+      look();
 #pragma unroll
       for (int i = 0; i < divide_up(kQuads, 2); ++i)
 #pragma unroll
         for (int word = 0; word < 4; ++word) include_both(any, all, found[i].at[word], found[kQuads - 1 - i].at[word]);
       return ((expected ? ~all : any) & 1u) == 0;
     };
-    spin_together(there, "values of other blocks");
+    if constexpr (kTagged)
+      spin_together(there, "values of other blocks");
+    else
+      look();
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll

@@ -158,6 +158,11 @@ struct Packed {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) words[i] = load_vector<kWide>(reinterpret_cast<const unsigned*>(from) + i * kWide);
   }
+  ONEKERNEL_DEVICE void load_early(const T* from) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      words[i] = ::load_early<kWide>(reinterpret_cast<const unsigned*>(from) + i * kWide);
+  }
   ONEKERNEL_DEVICE void store(T* to) const {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) store_vector(reinterpret_cast<unsigned*>(to) + i * kWide, words[i]);
@@ -174,6 +179,9 @@ template <class H>
 struct LanePart : Packed<typename H::Kept, H::kLaneDims> {
   ONEKERNEL_DEVICE void load_from(const typename H::Kept* row) {
     this->load(row + lane_index() % H::kKeyLanes * H::kLaneDims);
+  }
+  ONEKERNEL_DEVICE void load_early_from(const typename H::Kept* row) {
+    this->load_early(row + lane_index() % H::kKeyLanes * H::kLaneDims);
   }
 };
 

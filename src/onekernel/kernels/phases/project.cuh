@@ -191,7 +191,7 @@ struct Normed {
 #pragma unroll
     for (int i = 0; i < Place::kQuads; ++i) {
       Vector<T, 4> quad = {};
-      if (i < quads) quad = load_vector<4>(weight + Place::first() + 4 * kWarpLanes * i);
+      if (i < quads) quad = load_early<4>(weight + Place::first() + 4 * kWarpLanes * i);
 #pragma unroll
       for (int k = 0; k < 4; ++k) scale[i][k] = to_float(quad.at[k]);
     }
@@ -242,11 +242,13 @@ struct PublishGated {
 
 // ---- the phase
 
-// When the warps of a block begin to wait for others, for whom it is no use to be asked at once. `lap` does nothing
-// here.
+// How a block waits for others: `wait` stands where what they made is first read, with the ticks after `since` before
+// which it is no use to ask for it. `lap` does nothing here.
 struct Patience {
   unsigned since = 0;
 
+  ONEKERNEL_DEVICE void wait() {}
+  ONEKERNEL_DEVICE void wait(unsigned ticks) { let_pass(since, ticks); }
   ONEKERNEL_DEVICE void lap(int) {}
 };
 
@@ -256,6 +258,8 @@ struct TracedPatience {
   int base = 0;
   unsigned since = 0, last = 0;
 
+  ONEKERNEL_DEVICE void wait() {}
+  ONEKERNEL_DEVICE void wait(unsigned ticks) { let_pass(since, ticks); }
   ONEKERNEL_DEVICE void lap(int number) {
     if (threadIdx.x != kTracedThread) return;
     const unsigned now = clock_ticks();
@@ -293,7 +297,7 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
   patience.lap(0);
 
   float values[Columns<M::kColumns>::kQuads][4];
-  let_pass(patience.since, kTicks);
+  patience.wait(kTicks);
   const float squares = warp_sum(input.await(values));
   patience.lap(1);
 

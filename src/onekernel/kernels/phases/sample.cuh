@@ -185,6 +185,7 @@ ONEKERNEL_DEVICE int sample(Memory& memory, Patience_& patience, const Exchange&
                             const Rules& rules) {
   Entries<kVocab> entries(draw);
   patience.lap(0);
+  patience.wait();
   entries.await(exchange, memory.seen, draw, rules);
   patience.lap(1);
   float floor = kOut;  // entries that are no larger are out

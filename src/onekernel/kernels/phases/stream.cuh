@@ -137,7 +137,11 @@ struct DirectReader {
   ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {
     const auto* mine = from + warp_index() * kFragments * kFragmentBytes + 16 * lane_index();
 #pragma unroll
-    for (int i = 0; i < kFragments; ++i) RingReader<1>::load_fragment(mine + i * kFragmentBytes, fragments[i]);
+    for (int i = 0; i < kFragments; ++i) {
+      const auto words = load_early<4>(reinterpret_cast<const unsigned*>(mine + i * kFragmentBytes));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) fragments[i].at[k] = words.at[k];
+    }
     from += kFragments * kFragmentBytes * kWarps;
   }
 };

@@ -31,7 +31,15 @@ std::size_t place_storage(const void* type, std::size_t bytes) {
 
 }  // namespace
 
-void await_predecessor() { self().may_access = true; }
+void await_predecessor() { allow_access(true); }
+
+void allow_access(bool may) { self().may_access = may; }
+
+bool is_shared(const void* address) {
+  const auto* byte = static_cast<const char*>(address);
+  const char* shared = self().home->shared;
+  return byte >= shared && byte < shared + shared_bytes();
+}
 
 void* shared_memory(const void* type, std::size_t bytes) {
   ONEKERNEL_HERE();
