@@ -91,7 +91,7 @@ class _Text:
             yield f"    Ring<{self.schedule.slots}> ring;"
         yield f"    ProjectMemory<{rows}, {columns}> project;"
         for attend in self.text.attends:
-            yield f"    {self._memory(attend)} {attend_memory(attend)};"
+            yield f"    {self.text.storage(attend)} {attend_memory(attend)};"
         yield (
             f"    SampleMemory<{max(s.vocab for s in self.samples)}> draw;"
             if self.samples
@@ -101,14 +101,6 @@ class _Text:
             yield f"    unsigned laps[{TRACED}];"
         yield "  };"
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
-
-    def _memory(self, attend: Attend) -> str:
-        heads, counts = heads_name(attend.heads), self.layout.counts
-        if attend.position:
-            return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}>"
-        if attend.near:
-            return f"NearMemory<{heads}, {attend.near}>"
-        return f"AttendMemory<{heads}>"
 
     def _begin(self) -> Iterator[str]:
         yield "  auto& memory = *dynamic_storage<Memory>();"

@@ -136,6 +136,17 @@ class PhaseText:
         if phase.near:
             yield from self.behind_near(phase)
 
+    def storage(self, attend: Attend) -> str:
+        """Spell the type of what an attention keeps in shared memory."""
+        heads = heads_name(attend.heads)
+        if attend.position:
+            return self.few(heads, attend)
+        return f"NearMemory<{heads}, {attend.near}>" if attend.near else f"AttendMemory<{heads}>"
+
+    def few(self, heads: str, attend: Attend) -> str:
+        """Spell the same for few positions."""
+        return f"FewMemory<{heads}, {self.layout.counts[attend.layer]}, {self.layout.counts[attend.position]}>"
+
     def kept(self, attend: Attend) -> str:
         """Spell where keys and values of few positions are kept."""
         return f"memory.{attend_memory(attend)}"

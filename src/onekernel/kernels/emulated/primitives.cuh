@@ -117,7 +117,7 @@ ONEKERNEL_PRIMITIVE void start_successor() {}
 ONEKERNEL_PRIMITIVE void await_predecessor() { machine::await_predecessor(); }
 template <int N, class T>
 ONEKERNEL_PRIMITIVE Vector<T, N> load_early(const T* address) {
-  if (current->may_access) return load_vector<N>(address);
+  if (machine::current->may_access) return load_vector<N>(address);
   machine::allow_access(true);
   const auto value = load_vector<N>(address);
   machine::allow_access(false);

@@ -1,0 +1,260 @@
+"""A piece of a program -> the request for its kernel: the same calls as in one kernel, around them what lies where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from onekernel.device.parts import arch_number
+from onekernel.jit.request import KernelRequest, Line, Parameter
+from onekernel.megakernel.generate import REQUEST_HEAD, WORKERS, parameters
+from onekernel.megakernel.launches.plan import Piece, blocks_of
+from onekernel.megakernel.layout import Layout, divide_up
+from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, heads_type, matrix_type, type_name
+from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Phase, Program, Project, Repeat, Sample
+
+STATE_INTS = 8  # of `Step` in kernels/phases/launch.cuh: number, position, prompt length, rows of text; then its own
+FIRST_OVERLAP = 90  # sm_90: a launch may begin before its predecessor has ended
+_ALIGN = 32  # floats between residual streams
+_SLACK = 1024  # bytes of shared memory for what is small
+
+_OWN = (
+    Parameter("state", "int*", alignment=16),
+    Parameter("streams", "float*", alignment=16),
+    Parameter("few", "unsigned char*", alignment=16),
+)
+_LAST = Parameter("last", "int")  # whether to count the step
+_OF_STEP = ("prompt_length", "first", "steps", "text_rows")  # which lie in the state
+_FROM_STATE = {"step": "now.number", "prompt_length": "now.prompt_length", "text_rows": "now.text_rows"}
+
+
+def piece_request(layout: Layout, piece: Piece, arch: str) -> KernelRequest:
+    """Write the kernel of a piece for an architecture."""
+    text = _Lines(layout, piece)
+    body = list(text.lines())
+    loops = dict.fromkeys(loop for _, around in layout.program.phases() for loop in around)
+    numbers = [Parameter(loop.index, "int") for loop in loops if isinstance(loop.count, int)]
+    every = [one for one in parameters(layout.program) if one.name not in _OF_STEP]
+    used = [one for one in (*every, *_OWN, *numbers, _LAST) if _names(body, one.name)]
+    return KernelRequest(
+        text.name, arch, tuple(used), WORKERS, headers=("phases/launch.cuh",),
+        constants=(("kBlocks", layout.schedule.blocks),), body=tuple(Line(line) for line in body),
+        overlap=arch_number(arch) >= FIRST_OVERLAP, shared=text.shared, min_blocks=2,
+    )  # fmt: skip
+
+
+def stream_places(program: Program) -> dict[str, tuple[int, int]]:
+    """Return where both copies of each residual stream begin, in floats."""
+    found, start = dict[str, tuple[int, int]](), 0
+    for stream, width in program.streams:
+        size = divide_up(width, _ALIGN) * _ALIGN
+        found[stream] = start, start + size
+        start += 2 * size
+    return found
+
+
+def stream_floats(program: Program) -> int:
+    """Return the floats of all copies."""
+    return sum(2 * divide_up(width, _ALIGN) * _ALIGN for _, width in program.streams)
+
+
+def few_places(layout: Layout) -> dict[str, int]:
+    """Return where each attention to few positions keeps keys and values of all blocks, in bytes."""
+    found, start = dict[str, int](), 0
+    for phase, _ in layout.program.phases():
+        if isinstance(phase, Attend) and phase.position:
+            found[attend_memory(phase)] = start
+            start += blocks_of(layout, phase) * layout.few_bytes(phase)
+    return found
+
+
+def few_bytes(layout: Layout) -> int:
+    """Return the bytes of all of them."""
+    few = [phase for phase, _ in layout.program.phases() if isinstance(phase, Attend) and phase.position]
+    return sum(blocks_of(layout, phase) * layout.few_bytes(phase) for phase in few)
+
+
+def _names(lines: list[str], name: str) -> bool:
+    word = re.compile(rf"(?<![\w.]){name}\b")
+    return any(word.search(line) for line in lines)
+
+
+class _Phases(PhaseText):
+    """The lines of phases; what they say of streams, codes and the request is that of launches."""
+
+    code = f"request[{REQUEST_HEAD} + code]"
+    said_frame = "now.number - (now.prompt_length > 0 ? now.prompt_length - 1 : 0)"
+
+    def __init__(self, layout: Layout, piece: Piece) -> None:
+        super().__init__(layout)
+        self.piece, self.places = piece, stream_places(layout.program)
+
+    def source(self, phase: Project) -> str:
+        spelled = super().source(phase)
+        return f"around({spelled}, take, put)" if self.piece.held else spelled
+
+    def streams(self) -> Iterator[str]:
+        """Write what is done with residual streams before what they are owed is added, and after."""
+        if not self.piece.held:
+            return
+        yield "const auto take = [&] {"
+        for held in self.piece.held:
+            if held.taken is not None:
+                place = self.places[held.stream][held.taken]
+                yield f"  take_up({held.stream}, streams + {place}, {str(held.owed).lower()});"
+        for begin in self.piece.phases[:-1]:
+            assert isinstance(begin, Begin)
+            yield from (f"  {line}" for line in self._begun(begin))
+        yield "};"
+        yield "const auto put = [&] {"
+        for held in self.piece.held:
+            if held.put is not None:
+                yield f"  put_down({held.stream}, streams + {self.places[held.stream][held.put]});"
+        yield "};"
+
+    def _begun(self, begin: Begin) -> list[str]:
+        """Write how a stream begins, with what it needs of the state."""
+        if isinstance(begin.source, Normed):
+            return [self.carried(begin, begin.source)]
+        lines = list(self.rows(begin))
+        samples = any(isinstance(phase, Sample) for phase, _ in self.program.phases())
+        chosen = f"request[{REQUEST_HEAD - 1} + place]" if samples else "now.chosen"
+        local = {**_FROM_STATE, "frames": "request[2]", "chosen": chosen}
+        return [f"const int {name} = {value};" for name, value in local.items() if _names(lines, name)] + lines
+
+    def owe(self, stream: str) -> Iterator[str]:
+        yield from ()
+
+    def few(self, heads: str, attend: Attend) -> str:
+        return f"AloneMemory<{heads}, {self.layout.counts[attend.position]}>"
+
+    def kept(self, attend: Attend) -> str:
+        return "kept"
+
+    def behind_near(self, attend: Attend) -> Iterator[str]:
+        yield from ()
+
+    def given(self, name: str, place: int) -> str:
+        return f"early({name} + {place})"
+
+
+class _Lines:
+    """Writes the lines of a kernel's body."""
+
+    def __init__(self, layout: Layout, piece: Piece) -> None:
+        self.layout, self.program, self.piece, self.phase = layout, layout.program, piece, piece.phase
+        self.text = _Phases(layout, piece)
+
+    @property
+    def name(self) -> str:
+        phase = self.phase
+        parts = ["begin"] * (len(self.piece.phases) - 1)
+        parts.append(phase.matrix.name if isinstance(phase, Project) else type(phase).__name__.lower())
+        if isinstance(phase, Attend):
+            parts.append(phase.layer if phase.parted else f"{phase.layer}_alone")
+        return "_".join([self.program.name, *parts])
+
+    @property
+    def shared(self) -> int:
+        """Return the bytes of dynamic shared memory, at least as many as are used."""
+        if isinstance(self.phase, Project):
+            return self.layout.project_bytes([self.phase.matrix]) + _SLACK
+        if isinstance(self.phase, Attend):
+            return self.layout.attend_bytes(self.phase) + _SLACK
+        return self._vocab // 8 + _SLACK if isinstance(self.phase, Sample) else 0
+
+    @property
+    def _vocab(self) -> int:
+        return max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample))
+
+    def lines(self) -> Iterator[str]:
+        body = [f"  {line}" for line in self._body()]
+        yield from self._types()
+        yield f"  Predecessor<{str(self.piece.settles).lower()}> patience;"
+        yield "  auto& now = *reinterpret_cast<Step*>(state);"
+        if any(_names(body, exchange.name) for exchange in self.program.exchanges):
+            yield "  Mail mail{reinterpret_cast<unsigned*>(exchanged), 0u};"
+        for number, exchange in enumerate(self.program.exchanges):
+            if _names(body, exchange.name):
+                yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
+        for held in self.piece.held:
+            yield f"  Residual<{self.program.width(held.stream)}> {held.stream};"
+        yield from body
+        yield "  if (last != 0 && blockIdx.x == 0 && threadIdx.x == 0) now.advance();"
+
+    def _types(self) -> Iterator[str]:
+        phase, members = self.phase, list[str]()
+        if isinstance(phase, Project):
+            yield f"  {matrix_type(phase.matrix)}"
+            rows, columns = 8 * self.layout.tiling(phase.matrix).tiles, phase.matrix.columns
+            members.append(f"ProjectMemory<{rows}, {columns}> project;")
+            members += ["ChooseMemory choose;"] if phase.finish == "consider" else []
+        elif isinstance(phase, Attend | Merge):
+            heads = replace(phase.heads, normed=False)
+            yield f"  {heads_type(heads, self.layout.members(heads))}"
+            members += [f"{self.text.storage(phase)} {attend_memory(phase)};"] if isinstance(phase, Attend) else []
+        elif isinstance(phase, Sample):
+            members.append(f"SampleMemory<{self._vocab}> draw;")
+        if members:
+            yield f"  struct Memory {{ {' '.join(members)} }};"
+            yield f'  static_assert(sizeof(Memory) <= {self.shared}, "the shared memory of the launch");'
+            yield "  auto& memory = *dynamic_storage<Memory>();"
+
+    def _body(self) -> Iterator[str]:
+        phase = self.phase
+        if isinstance(phase, Project):
+            yield from self._project(phase)
+        elif isinstance(phase, Attend):
+            yield from self._attend(phase)
+        elif isinstance(phase, Sample):
+            yield from self._sample(phase)
+        elif isinstance(phase, Choose):
+            yield from self._choose(phase)
+        else:
+            yield from self.text.lines(phase)
+
+    def _project(self, phase: Project) -> Iterator[str]:
+        section = self.layout.section_of(phase.matrix)
+        place = section.start
+        for matrix in section.matrices[: section.matrices.index(phase.matrix)]:
+            place += self.layout.tiling(matrix).bytes
+        index = self.text.index(section.per)
+        iteration = f" + {index} * {section.bytes}ll" if index else ""
+        yield "DirectReader reader;"
+        yield f"reader.begin(weights + blockIdx.x * {self.layout.stream_bytes}ll + {place}ll{iteration});"
+        yield "int turn = 0;"
+        yield from self.text.streams()
+        yield from self.text.lines(phase)
+        if phase.finish == "consider":
+            best = next(it.exchange for it, _ in self.program.phases() if isinstance(it, Choose))
+            yield "gather_best(memory.choose, best_candidate);"
+            yield f"if (warp_index() == 0) publish_best(memory.choose, {best});"
+
+    def _attend(self, phase: Attend) -> Iterator[str]:
+        if phase.position:
+            heads, counts = heads_name(phase.heads), self.layout.counts
+            kept = f"FewKept<{heads}, {counts[phase.layer]}, {counts[phase.position]}>"
+            yield f'static_assert(sizeof({kept}) == {self.layout.few_bytes(phase)}, "what a block keeps");'
+            start = few_places(self.layout)[attend_memory(phase)]
+            yield f"auto& kept = reinterpret_cast<{kept}*>(few + {start})[blockIdx.x];"
+        else:
+            yield "const int position = early(&now.position);"
+        yield from self.text.lines(phase)
+
+    def _sample(self, phase: Sample) -> Iterator[str]:
+        yield f"recall(memory.draw, request + {REQUEST_HEAD});"
+        yield "int frames = early(request + 2), chosen = 0;"
+        yield "workers_barrier();"
+        yield from self.text.lines(phase)
+        yield "if (threadIdx.x == 0) request[2] = frames;"
+        yield f"memory.draw.store(request + {REQUEST_HEAD});"
+
+    def _choose(self, phase: Choose) -> Iterator[str]:
+        considered = (it for it, _ in self.program.phases() if isinstance(it, Project) and it.finish == "consider")
+        project = next(considered)
+        sizes = f"{blocks_of(self.layout, project)}, {project.matrix.rows}"
+        yield "patience.wait();"
+        yield "if (warp_index() != 0) return;"
+        yield f"const int chosen = best_of_all<{sizes}>({phase.exchange});"
+        yield "if (threadIdx.x == 0) said[now.number] = now.chosen = chosen;"
