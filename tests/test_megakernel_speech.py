@@ -26,6 +26,7 @@ from onekernel.megakernel.program import When
 from onekernel.megakernel.schedule import schedule_for
 from onekernel.speech.config import read_speech
 from onekernel.speech.lm.frames import FrameKernel
+from onekernel.speech.lm.launches import FrameLaunches
 from onekernel.speech.lm.model import LanguageModel, begin
 from onekernel.speech.lm.program import ProgramWeights, speech_shape
 from onekernel.speech.lm.sampling import by_counter, choose, penalise, suppress
@@ -48,6 +49,13 @@ class Speech:
         tables = {"code_table": self.weights.table, "sub_table": self.weights.sub_table}
         found = tables[name](index[0]) if name in tables else self.weights(name, index)
         return found.double().numpy()
+
+    def steps(self, asked: Sampling, arch: str = "sm_90", **machine: Any) -> Any:
+        """Begin a request to the launches of the program."""
+        layout = Layout(self.program, replace(SCHEDULE, slots=0))
+        frames = FrameLaunches(layout, EmulatedDevice(arch, **machine), self.shape, CAPACITY)
+        frames.load(self.weights, self.weights.table, self.weights.sub_table)
+        return frames.request(asked, SEED)
 
     def request(self, asked: Sampling, **machine: Any) -> Any:
         """Begin a request."""
@@ -121,6 +129,21 @@ def test_the_kernel_says_what_the_interpreter_says(load: Any, size: str, asked: 
     expected = interpret(model, asked, prompt, text, 3, keep=rounded).frames
     request = model.request(asked)
     assert request.say(prompt, text, 2).tolist() + request.say(None, text, 1).tolist() == expected
+
+
+@pytest.mark.parametrize(("size", "asked"), [("0b6", GREEDY), ("1b7", Sampling())], ids=["greedy", "drawn"])
+def test_launches_say_what_the_kernel_says(load: Any, size: str, asked: Sampling) -> None:
+    """And exchange the same values, remember the same, and go on from what the kernel left behind."""
+    _, model = load(size)
+    prompt, text = rows(model, 3)
+    one, many = model.request(asked), model.steps(asked, sanitize=size == "0b6", order=Order.RANDOM, seed=3)
+    begun = [request.say(prompt, text, 2) for request in (one, many)]
+    assert torch.equal(*begun)
+    for name in (exchange.name for exchange in model.program.exchanges):
+        assert torch.equal(one.exchange(name), many.exchange(name)) or name == "parts"  # or nobody wrote it
+    assert torch.equal(one.cache.view(torch.int16), many.cache.view(torch.int16))
+    assert torch.equal(one._request, many._request)
+    assert many.say(None, text, 1).tolist() == one.say(None, text, 1).tolist()
 
 
 def test_a_draw_that_the_kernel_does_not_have_is_refused(load: Any) -> None:

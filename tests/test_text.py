@@ -32,6 +32,7 @@ from onekernel.text.weights import TextWeights, read_weights, text_layout
 from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 PROMPT, COUNT = [5, 17, 70], 9
+ENGINES = ("reference", "launches", "megakernel")
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 96, "intermediate_size": 160,
     "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 300, "max_position_embeddings": 128,
@@ -87,7 +88,7 @@ def models(folders: Callable[[str], Path]) -> Callable[..., TextModel]:
 
     @cache
     def load(name: str, engine: str) -> TextModel:
-        device = "emulated" if engine == "megakernel" else "cpu"
+        device = "cpu" if engine == "reference" else "emulated"
         return onekernel.load_text(folders(name), device=device, engine=engine)
 
     return load
@@ -113,8 +114,8 @@ def interpreted(config: TextConfig, folder: Path, prompt: list[int], count: int)
 def test_the_engines_say_what_the_interpreter_says(
     name: str, models: Callable[..., TextModel], folders: Callable[[str], Path]
 ) -> None:
-    said = {engine: models(name, engine).generate(PROMPT, max_tokens=COUNT) for engine in ("reference", "megakernel")}
-    assert said["megakernel"] == said["reference"]
+    said = {engine: models(name, engine).generate(PROMPT, max_tokens=COUNT) for engine in ENGINES}
+    assert said["launches"] == said["megakernel"] == said["reference"]
     config = models(name, "reference").config
     assert list(said["reference"].tokens) == interpreted(config, folders(name), PROMPT, COUNT)
     assert said["reference"].finish == "length"
@@ -133,7 +134,7 @@ def test_a_gpu_says_the_same(name: str, models: Callable[..., TextModel], folder
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5, 64])
-@pytest.mark.parametrize("engine", ["reference", "megakernel"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_stream_is_the_whole_however_it_is_cut(engine: str, at_once: int, models: Callable[..., TextModel]) -> None:
     model = models("qwen3", engine)
     stream = model.stream(PROMPT, max_tokens=COUNT, at_once=at_once)
@@ -142,7 +143,7 @@ def test_a_stream_is_the_whole_however_it_is_cut(engine: str, at_once: int, mode
     assert (stream.finish, list(stream)) == ("length", [])
 
 
-@pytest.mark.parametrize("engine", ["reference", "megakernel"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_requests_share_nothing(engine: str, models: Callable[..., TextModel]) -> None:
     """Two take turns; one of them is long, so that the table of rotations grows while the other is on its way."""
     model = models("llama", engine)
@@ -153,7 +154,7 @@ def test_requests_share_nothing(engine: str, models: Callable[..., TextModel]) -
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
-@pytest.mark.parametrize("engine", ["reference", "megakernel"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_end_is_the_last_that_is_made(
     engine: str, at_once: int, models: Callable[..., TextModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,9 +337,10 @@ def test_a_model_that_is_too_wide_for_a_gpu_has_no_kernel_there(folders: Callabl
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "launches"}, "engine as auto, reference, megakernel, got 'launches'"),
+        ({"engine": "onnx"}, "engine as auto, reference, launches, megakernel, got 'onnx'"),
         ({"device": "tpu"}, "device as cpu, cuda, cuda:N or emulated, got 'tpu'"),
         ({"device": "cpu", "engine": "megakernel"}, "cuda or emulated, for the engine megakernel, got cpu"),
+        ({"device": "cpu", "engine": "launches"}, "cuda or emulated, for the engine launches, got cpu"),
     ],
 )
 def test_an_engine_that_is_not_there_is_refused(

@@ -9,7 +9,14 @@ from itertools import groupby
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
 from onekernel.megakernel.layout import WARPS, Layout, has_weights
-from onekernel.megakernel.phase_text import KEPT, PhaseText, attend_memory, heads_name, heads_type, matrix_type, type_name
+from onekernel.megakernel.phase_text import (
+    KEPT,
+    PhaseText,
+    attend_memory,
+    heads_type,
+    matrix_type,
+    type_name,
+)
 from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
 
 WORKERS = 32 * WARPS  # threads that compute; 32 more copy weights, where there is a ring

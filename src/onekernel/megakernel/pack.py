@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Weights = Callable[[str, tuple[int, ...]], "torch.Tensor"]  # a matrix or vector by its name and iteration
 
 
+def pack(layout: Layout, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pack all matrices and all vectors, on the device where they are."""
+    return pack_stream(layout, weights), pack_vectors(layout, weights)
+
+
 def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
     """Pack all matrices: uint8 [blocks, bytes of a block's stream], on the device of the weights."""
     import torch

@@ -24,7 +24,6 @@ from onekernel.megakernel.program import (
     Vector,
 )
 
-
 KEPT = {"bfloat16": "bfloat16", "float32": "float"}  # in CUDA, by how keys and values are kept
 
 

@@ -13,26 +13,27 @@ from onekernel.megakernel.program import Program
 FEWEST_SLOTS = 4  # with fewer, copies would wait for the warps that compute
 
 
-def schedule_for(program: Program, multiprocessors: int, arch: str) -> Schedule:
+def schedule_for(program: Program, multiprocessors: int, arch: str, *, launches: bool = False) -> Schedule:
     """Choose the ring, as large as shared memory allows up to the usual one, and the number of blocks.
 
     That is the one of the fewest bytes a block, of the counts that `check` accepts; more blocks if equal. Raises
-    InvalidInput where no count will do, or shared memory does not.
+    InvalidInput where no count will do, or shared memory does not; `launches` need but a part of that of one kernel.
     """
-    base = replace(Schedule(multiprocessors), slots=_slots(program, multiprocessors, arch))
+    base = replace(Schedule(multiprocessors), slots=0 if launches else _slots(program, multiprocessors, arch))
+    most = 0 if launches else shared_limit(arch)
     counts = range(multiprocessors, multiprocessors // 2, -1)
     layouts = sorted((Layout(program, replace(base, blocks=count)) for count in counts), key=lambda it: it.stream_bytes)
     for layout in layouts:
-        if _fault(layout, arch) is None:
+        if _fault(layout, most) is None:
             return layout.schedule
     todo = "use another GPU, or another decoder"
-    got = f"{program.name}: {_fault(Layout(program, base), arch)}"
+    got = f"{program.name}: {_fault(Layout(program, base), most)}"
     raise InvalidInput(expected=f"a program for {multiprocessors} blocks of {arch}", got=got, todo=todo)
 
 
-def _fault(layout: Layout, arch: str) -> str | None:
-    """Return why a layout cannot run, None if it can."""
-    if layout.shared_bytes > (most := shared_limit(arch)):
+def _fault(layout: Layout, most: int) -> str | None:
+    """Return why a layout cannot run, None if it can; `most`: bytes of shared memory, 0 if that is no matter."""
+    if most and layout.shared_bytes > most:
         return f"{layout.shared_bytes} bytes of shared memory, there are {most}"
     return next(faults(layout), None)
 

@@ -25,12 +25,14 @@ from onekernel.errors import InvalidInput
 from onekernel.megakernel.decoder import DecoderShape
 from onekernel.megakernel.layout import Layout
 from onekernel.text.config import read_text
+from onekernel.text.launches import TokenLaunches
 from onekernel.text.reference import Reference, TextDecoder
 from onekernel.text.tokenizer import Pieces, TextTokenizer
 from onekernel.text.tokens import TokenKernel, layout_for
 from onekernel.text.weights import TextWeights, read_weights
 
-ENGINES = ("auto", "reference", "megakernel")
+ENGINES = ("auto", "reference", "launches", "megakernel")
+KERNELS: dict[str, type[TokenLaunches] | type[TokenKernel]] = {"launches": TokenLaunches, "megakernel": TokenKernel}
 MAX_TOKENS = 256
 AT_ONCE = 8  # tokens of a launch, where nobody waits for each of them
 OLDEST = 75  # sm_75: the tensor cores that the kernel multiplies with
@@ -123,7 +125,8 @@ class TextModel:
         if on is None or layout is None:
             self.engine = Reference(TextDecoder(self.config, tensors, place))
         else:
-            self.engine = TokenKernel(shape, layout, TextWeights(self.config, tensors, place), on)
+            kernels = KERNELS["megakernel" if engine == "auto" else engine]
+            self.engine = kernels(shape, layout, TextWeights(self.config, tensors, place), on)
 
     def generate(
         self, prompt: str | Sequence[int], *, max_tokens: int = MAX_TOKENS, at_once: int = AT_ONCE, **sampling: object
@@ -175,17 +178,17 @@ def load_text(folder: str | Path, *, device: str | None = None, engine: str = "a
 
     Weights are rounded to bfloat16, whatever float they are in the file. `device`: "cpu", "cuda", "cuda:N", or for
     tests "emulated", a GPU played by the CPU (None: the GPU if torch sees one, else the CPU). `engine`: "megakernel"
-    says tokens in one launch, on "cuda" and "emulated"; "reference" is plain torch; "auto" is the megakernel on a GPU
-    from sm_75 on for which the model has a schedule, else the reference. Raises InvalidInput for a model, a device or
-    an engine that cannot be used.
+    says tokens in one launch, on "cuda" and "emulated"; "launches" makes each phase a launch, there too; "reference" is
+    plain torch; "auto" is the megakernel on a GPU from sm_75 on for which the model has a schedule, else the
+    reference. Raises InvalidInput for a model, a device or an engine that cannot be used.
     """
     if engine not in ENGINES:
         todo = "name one of them, or leave it out"
         raise InvalidInput(expected=f"engine as {', '.join(ENGINES)}", got=repr(engine), todo=todo)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if engine == "megakernel" and device == "cpu":
+    if engine in KERNELS and device == "cpu":
         todo = "use a GPU, or the engine reference"
-        raise InvalidInput(expected="device as cuda or emulated, for the engine megakernel", got="cpu", todo=todo)
+        raise InvalidInput(expected=f"device as cuda or emulated, for the engine {engine}", got="cpu", todo=todo)
     return TextModel(locate(folder), device, engine)
 
 
@@ -201,8 +204,8 @@ def _place(device: str) -> tuple[Device | None, str]:
 
 def _layout(engine: str, on: Device, shape: DecoderShape) -> Layout | None:
     """Lay the kernel out, unless the engine is the reference: "auto" takes that one where there is no kernel."""
-    if engine == "megakernel":
-        return layout_for(shape, on)
+    if engine in KERNELS:
+        return layout_for(shape, on, launches=engine == "launches")
     if engine == "reference" or on.emulated or arch_number(on.arch) < OLDEST:
         return None
     try:

@@ -14,39 +14,33 @@ from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
 from onekernel.megakernel.generate import kernel_request
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
-from onekernel.megakernel.pack import pack_stream, pack_vectors
+from onekernel.megakernel.pack import pack
 from onekernel.megakernel.schedule import schedule_for
 from onekernel.text.weights import TextWeights
 
 EMULATED_BLOCKS = 8  # the emulated device has no multiprocessors to count
 
 
-def layout_for(shape: DecoderShape, on: Device) -> Layout:
+def layout_for(shape: DecoderShape, on: Device, *, launches: bool = False) -> Layout:
     """Lay out a decoder for a device. Raises InvalidInput where the kernel cannot be that one, or has no schedule."""
     program = greedy_decoder(shape)
     try:
-        return Layout(program, schedule_for(program, getattr(on, "multiprocessors", EMULATED_BLOCKS), on.arch))
+        blocks = getattr(on, "multiprocessors", EMULATED_BLOCKS)
+        return Layout(program, schedule_for(program, blocks, on.arch, launches=launches))
     except InvalidInput as error:
         raise InvalidInput(expected=error.expected, got=error.got, todo="use the engine reference") from error
 
 
-class TokenKernel:
-    """The engine: a decoder as one kernel, with its weights packed for the blocks of a device; requests share it."""
+class PackedDecoder:
+    """A decoder with its weights packed for the blocks of a device; requests share it."""
 
-    name = "megakernel"
-
-    def __init__(self, shape: DecoderShape, layout: Layout, weights: TextWeights, on: Device) -> None:
-        """Build the kernel and pack all weights, on the device where they are. Raises CompileError."""
+    def __init__(self, shape: DecoderShape, layout: Layout, weights: TextWeights) -> None:
+        """Pack all weights, on the device where they are."""
         self.shape, self.layout = shape, layout
-        self.kernel = Kernel(kernel_request(layout, on.arch), on)
         self.table = weights.table()
         self.device = self.table.device
-        self.weights = pack_stream(layout, weights), pack_vectors(layout, weights)
+        self.weights = pack(layout, weights)
         self._rotation = torch.empty(0, shape.head_dim, device=self.device)
-
-    def begin(self, prompt: Sequence[int], positions: int) -> TokenRequest:
-        """Begin behind a prompt, with room for `positions`."""
-        return TokenRequest(self, prompt, positions)
 
     def rotation(self, positions: int) -> torch.Tensor:
         """Return cos and sin for at least so many positions, float32 [.., head_dim]; kept for the next request."""
@@ -56,17 +50,43 @@ class TokenKernel:
         return found
 
 
-class TokenRequest:
-    """A request on its way: its keys and values, and what the kernel remembers of it."""
+class TokenKernel(PackedDecoder):
+    """The engine: a decoder as one kernel."""
+
+    name = "megakernel"
+
+    def __init__(self, shape: DecoderShape, layout: Layout, weights: TextWeights, on: Device) -> None:
+        """Build the kernel and pack all weights, on the device where they are. Raises CompileError."""
+        super().__init__(shape, layout, weights)
+        self.kernel = Kernel(kernel_request(layout, on.arch), on)
+
+    def begin(self, prompt: Sequence[int], positions: int) -> TokenRequest:
+        """Begin behind a prompt, with room for `positions`."""
+        return TokenRequest(self, prompt, positions)
+
+
+class TokenMemory:
+    """The memory of a request on its way: its keys and values, and what blocks give to each other."""
+
+    def __init__(self, decoder: PackedDecoder, prompt: Sequence[int], positions: int) -> None:
+        self.device, self._positions = decoder.device, positions
+        self._rotation, kept = decoder.rotation(positions), decoder.layout.cached(positions)
+        self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, decoder.shape.kept), device=self.device)
+        self.exchanged = torch.full((decoder.layout.exchange_floats,), -1, dtype=torch.int32, device=self.device)
+        self._given = torch.tensor(list(prompt), dtype=torch.int32, device=self.device)
+        self.position = 0
+
+    def _stream(self) -> Any:
+        """Return the handle of torch's stream, None where there are no streams."""
+        return torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None
+
+
+class TokenRequest(TokenMemory):
+    """A request to `TokenKernel`."""
 
     def __init__(self, tokens: TokenKernel, prompt: Sequence[int], positions: int) -> None:
-        self._tokens, shape, device = tokens, tokens.shape, tokens.device
-        self._rotation, self._positions = tokens.rotation(positions), positions
-        kept = tokens.layout.cached(positions)
-        self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.kept), device=device)
-        self.exchanged = torch.full((tokens.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
-        self._given = torch.tensor(list(prompt), dtype=torch.int32, device=device)
-        self.position = 0
+        super().__init__(tokens, prompt, positions)
+        self._tokens = tokens
 
     def say(self, most: int) -> list[int]:
         """Return the next `most` tokens, of one launch; there must be room for them."""
@@ -84,7 +104,3 @@ class TokenRequest:
         self.position += steps
         self._given = said[-1:]  # the next launch begins with it
         return said[length - 1 :]
-
-    def _stream(self) -> Any:
-        device = self._tokens.device
-        return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None

@@ -56,7 +56,7 @@ class Launch:
 
 
 def launches(layout: Layout, position: int, *, speaks: bool) -> tuple[Launch, ...]:
-    """List the launches of a step at a position; `speaks`: behind the prompt. Raises InvalidInput for no such program."""
+    """List the launches of a step at a position; `speaks`: behind the prompt. Raises InvalidInput."""
     groups = list(_groups(step_body(layout.program), {"position": position}, speaks))
     copies, found = _Copies(), list[Launch]()
     for number, (phases, at) in enumerate(groups):

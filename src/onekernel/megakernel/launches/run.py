@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from onekernel.device import Device
 from onekernel.jit import Kernel, warm_up
 from onekernel.jit.kernel import BoundLaunch
-from onekernel.jit.request import KernelRequest
 from onekernel.megakernel.check import check
 from onekernel.megakernel.interpret import holds
 from onekernel.megakernel.launches.plan import Launch, Piece, conditions, launches
@@ -38,16 +37,23 @@ class Launches:
         self._conditions = conditions(layout.program)
         numbers = (int(condition.split()[2]) for condition in self._conditions)
         positions = sorted({0, *(number + by for number in numbers for by in (-1, 0, 1) if number + by >= 0)})
-        self.steps = {
+        self.kinds = {
             self.kind(position, speaks=speaks): launches(layout, position, speaks=speaks)
             for position in positions
             for speaks in (False, True)
         }
-        pieces = dict.fromkeys(launch.piece for step in self.steps.values() for launch in step)
+        pieces = dict.fromkeys(launch.piece for step in self.kinds.values() for launch in step)
         self.requests = {piece: piece_request(layout, piece, on.arch) for piece in pieces}
         warm_up(self.requests.values(), emulate=on.emulated, sanitize=on.sanitize)
         kernels = {request: Kernel(request, on) for request in dict.fromkeys(self.requests.values())}
         self.kernels: dict[Piece, Kernel] = {piece: kernels[request] for piece, request in self.requests.items()}
+
+    def steps(self, operands: Mapping[str, Any], place: torch.device) -> Steps:
+        """Begin a request with the operands of the one kernel, by their names, but for what `Steps.run` is given.
+
+        They must stay where they are; `place` is where tensors are.
+        """
+        return Steps(self, operands, place)
 
     def kind(self, position: int, *, speaks: bool) -> Kind:
         """Return the kind of a step at a position."""
@@ -55,10 +61,9 @@ class Launches:
 
 
 class Steps:
-    """Steps of one request, whose memory must stay where it is as long as this lives."""
+    """The steps of one request: made by `Launches.steps`."""
 
-    def __init__(self, of: Launches, operands: Mapping[str, Any], place: torch.device | str) -> None:
-        """Take the operands of the persistent kernel by their names, without what `run` is given; tensors on `place`."""
+    def __init__(self, of: Launches, operands: Mapping[str, Any], place: torch.device) -> None:
         import torch
 
         self._launches, floats = of, stream_floats(of.layout.program)
@@ -73,7 +78,7 @@ class Steps:
         import torch
 
         numbers = torch.tensor([0, position, prompt_length, text_rows], dtype=torch.int32)
-        with on_stream(self.state.device, stream):
+        with self.on(stream):
             self.state[:4].copy_(numbers)
         for number in range(steps):
             kind = self._launches.kind(position + number, speaks=number >= prompt_length - 1)
@@ -81,9 +86,20 @@ class Steps:
                 self._enqueue[kind] = self._prepared(kind)
             self._enqueue[kind](stream)
 
+    def on(self, stream: int) -> Any:
+        """Return a guard in which torch enqueues on the stream of this handle, where there are streams."""
+        import torch
+
+        device = self.state.device
+        if device.type != "cuda":
+            return nullcontext()
+        if not stream:
+            return torch.cuda.stream(torch.cuda.default_stream(device))
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, device))  # type: ignore[no-untyped-call]
+
     def bound(self, kind: Kind) -> list[BoundLaunch]:
         """Bind the launches of a kind of step to their operands."""
-        return [self._bound(launch) for launch in self._launches.steps[kind]]
+        return [self._bound(launch) for launch in self._launches.kinds[kind]]
 
     def _bound(self, launch: Launch) -> BoundLaunch:
         kernel = self._launches.kernels[launch.piece]
@@ -99,20 +115,12 @@ class Steps:
                     launch.launch(stream)
 
             return each
+        from onekernel.device.cuda.gpu import GpuDevice
         from onekernel.device.cuda.kernel_graph import KernelGraph
 
+        assert isinstance(on, GpuDevice)
         graph = KernelGraph(on)
         for launch in bound:
             graph.add(launch)
         weakref.finalize(self, graph.close)
         return graph.launch
-
-
-def on_stream(device: torch.device, stream: int) -> Any:
-    """Return a guard in which torch enqueues on the stream of this handle, where there are streams."""
-    import torch
-    from contextlib import nullcontext
-
-    if device.type != "cuda":
-        return nullcontext()
-    return torch.cuda.stream(torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device))

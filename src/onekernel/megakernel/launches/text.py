@@ -11,8 +11,8 @@ from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.generate import REQUEST_HEAD, WORKERS, parameters
 from onekernel.megakernel.launches.plan import Piece, blocks_of
 from onekernel.megakernel.layout import Layout, divide_up
-from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, heads_type, matrix_type, type_name
-from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Phase, Program, Project, Repeat, Sample
+from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, heads_type, matrix_type
+from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Program, Project, Sample
 
 STATE_INTS = 8  # of `Step` in kernels/phases/launch.cuh: number, position, prompt length, rows of text; then its own
 FIRST_OVERLAP = 90  # sm_90: a launch may begin before its predecessor has ended
@@ -37,10 +37,12 @@ def piece_request(layout: Layout, piece: Piece, arch: str) -> KernelRequest:
     numbers = [Parameter(loop.index, "int") for loop in loops if isinstance(loop.count, int)]
     every = [one for one in parameters(layout.program) if one.name not in _OF_STEP]
     used = [one for one in (*every, *_OWN, *numbers, _LAST) if _names(body, one.name)]
+    overlaps = arch_number(arch) >= FIRST_OVERLAP
+    alone = not overlaps or (isinstance(piece.phase, Project) and piece.phase.finish == "consider")  # long, and once
     return KernelRequest(
         text.name, arch, tuple(used), WORKERS, headers=("phases/launch.cuh",),
         constants=(("kBlocks", layout.schedule.blocks),), body=tuple(Line(line) for line in body),
-        overlap=arch_number(arch) >= FIRST_OVERLAP, shared=text.shared, min_blocks=2,
+        overlap=overlaps, shared=text.shared, min_blocks=1 if alone else 2,  # beside its predecessor
     )  # fmt: skip
 
 
@@ -123,16 +125,16 @@ class _Phases(PhaseText):
         local = {**_FROM_STATE, "frames": "request[2]", "chosen": chosen}
         return [f"const int {name} = {value};" for name, value in local.items() if _names(lines, name)] + lines
 
-    def owe(self, stream: str) -> Iterator[str]:
+    def owe(self, _: str) -> Iterator[str]:
         yield from ()
 
     def few(self, heads: str, attend: Attend) -> str:
         return f"AloneMemory<{heads}, {self.layout.counts[attend.position]}>"
 
-    def kept(self, attend: Attend) -> str:
+    def kept(self, _: Attend) -> str:
         return "kept"
 
-    def behind_near(self, attend: Attend) -> Iterator[str]:
+    def behind_near(self, _: Attend) -> Iterator[str]:
         yield from ()
 
     def given(self, name: str, place: int) -> str:

@@ -14,41 +14,50 @@ from onekernel.megakernel.decoder import SpeechShape
 from onekernel.megakernel.generate import REQUEST_HEAD
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
-from onekernel.megakernel.pack import pack_stream, pack_vectors
+from onekernel.megakernel.pack import pack
 from onekernel.speech.request import Sampling
 
 Weights = Callable[[str, tuple[int, ...]], torch.Tensor]  # by the names of the program
 Tables = Callable[[int], torch.Tensor]  # of the codes of a place
 
 
-class FrameKernel:
+class PackedSpeech:
     """A speech program with its weights, packed for the blocks of a device; requests share it."""
 
-    def __init__(self, kernel: Kernel, layout: Layout, shape: SpeechShape, positions: int) -> None:
+    def __init__(self, layout: Layout, shape: SpeechShape, positions: int) -> None:
         """Make room for `positions` of a request. The weights come with `load`."""
-        self.kernel, self.layout, self.shape, self.positions = kernel, layout, shape, positions
+        self.layout, self.shape, self.positions = layout, shape, positions
         self.operands: tuple[Any, ...] = ()
         self.tables: tuple[Any, ...] = ()
 
     def load(self, weights: Weights, table: Tables, sub_table: Tables) -> None:
         """Pack all weights, on the device where they are."""
         talker, places = self.shape.talker, range(self.shape.places)
-        stream = pack_stream(self.layout, weights)
+        stream, vectors = pack(self.layout, weights)
         rotation = torch.from_numpy(rotations(self.positions, talker.head_dim, talker.theta)).to(stream.device)
-        self.operands = stream, pack_vectors(self.layout, weights), rotation
+        self.operands = stream, vectors, rotation
         tables = torch.cat([table(place) for place in places]).bfloat16().contiguous()
         self.tables = tables, torch.cat([sub_table(place) for place in places[:-1]]).float().contiguous()
+
+
+class FrameKernel(PackedSpeech):
+    """A speech program as one kernel."""
+
+    def __init__(self, kernel: Kernel, layout: Layout, shape: SpeechShape, positions: int) -> None:
+        """Make room for `positions` of a request. The weights come with `load`."""
+        super().__init__(layout, shape, positions)
+        self.kernel = kernel
 
     def request(self, asked: Sampling, seed: int) -> FrameRequest:
         """Begin a request. Raises InvalidInput for a way to draw that the kernel does not have."""
         return FrameRequest(self, asked, seed)
 
 
-class FrameRequest:
-    """A request on its way: its keys and values, and what the kernel remembers of it."""
+class FrameMemory:
+    """The memory of a request on its way: its keys and values, and what is remembered of it."""
 
-    def __init__(self, speech: FrameKernel, asked: Sampling, seed: int) -> None:
-        self._speech, shape = speech, speech.shape
+    def __init__(self, speech: PackedSpeech, asked: Sampling, seed: int) -> None:
+        self._layout, shape = speech.layout, speech.shape
         device = speech.tables[0].device
         kept = speech.layout.cached(speech.positions)
         self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.talker.kept), device=device)
@@ -58,6 +67,19 @@ class FrameRequest:
         memory[:2] = seed & 0xFFFFFFFF, seed >> 32
         self._request = torch.from_numpy(memory.view(np.int32)).to(device)
         self.position = 0
+
+    def exchange(self, name: str) -> torch.Tensor:
+        """Return what blocks gave each other last in an exchange of the program, float32 [width]."""
+        start, width = self._layout.exchanges[name], self._layout.width(self._layout.program.exchange(name))
+        return (self.exchanged[start : start + width] & ~1).view(torch.float32)
+
+
+class FrameRequest(FrameMemory):
+    """A request to `FrameKernel`."""
+
+    def __init__(self, speech: FrameKernel, asked: Sampling, seed: int) -> None:
+        super().__init__(speech, asked, seed)
+        self._speech = speech
 
     def say(self, prompt: torch.Tensor | None, text: torch.Tensor, frames: int, stream: Any = None) -> torch.Tensor:
         """Say frames in one launch: int32 [frames, places], behind `prompt` [P, hidden], if it is the first one.
@@ -77,12 +99,6 @@ class FrameRequest:
         )  # fmt: skip
         self.position += steps
         return said
-
-    def exchange(self, name: str) -> torch.Tensor:
-        """Return what blocks gave each other last in an exchange of the program, float32 [width]."""
-        layout = self._speech.layout
-        start, width = layout.exchanges[name], layout.width(layout.program.exchange(name))
-        return (self.exchanged[start : start + width] & ~1).view(torch.float32)
 
 
 def _options(asked: Sampling) -> list[float]:
