@@ -154,6 +154,10 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
         lambda it: changed(it, of_kind(Attend, lambda p: replace(p, heads=replace(p.heads, heads=6)))),
         "heads of 320 values, qkv has 256",
     ),
+    "a pair for one": (
+        lambda it: changed(it, matrix("gate_up", lambda p: replace(p, pair="layer == 0"))),
+        "gate_up takes two vectors, hidden has one",
+    ),
     "more exchanges than parities": (
         lambda it: replace(it, exchanges=it.exchanges + tuple(Exchange(f"spare{i}", 8) for i in range(30))),
         "exchanges, their parities fit in a word of 32",

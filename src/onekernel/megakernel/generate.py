@@ -88,12 +88,11 @@ class _Text:
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.text.attends):
             sizes = heads.heads, heads.kv_heads, heads.head_dim, self.layout.members(heads), _KEPT[heads.kept]
             yield f"  using {heads_name(heads)} = Heads<{', '.join(map(str, sizes))}>;"
-        rows = max(8 * self.layout.tiling(matrix).tiles for matrix in self.layout.matrices)
-        columns = max(matrix.columns for matrix in self.layout.matrices)
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
-        yield f"    ProjectMemory<{rows}, {columns}> project;"
+        vectors = max(self.program.vectors(stream) for stream, _ in self.program.streams)
+        yield f"    ProjectMemory<{self.layout.finished}, {self.layout.parts_bytes}, {vectors}> project;"
         for attend in self.text.attends:
             yield f"    {self._memory(attend)} {attend_memory(attend)};"
         yield (
@@ -109,7 +108,8 @@ class _Text:
     def _memory(self, attend: Attend) -> str:
         heads, counts = heads_name(attend.heads), self.layout.counts
         if attend.position:
-            return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}>"
+            vectors = 2 if attend.pair else 1
+            return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}, {vectors}>"
         if attend.near:
             return f"NearMemory<{heads}, {attend.near}>"
         return f"AttendMemory<{heads}>"
@@ -126,7 +126,7 @@ class _Text:
         for number, exchange in enumerate(self.program.exchanges):
             yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
         for stream, width in self.program.streams:
-            yield f"  Residual<{width}> {stream};"
+            yield f"  Residual<{width}, {self.program.vectors(stream)}> {stream};"
         if self.traced:
             yield f"  for (int i = threadIdx.x; i < {TRACED}; i += kWorkers) memory.laps[i] = 0;"
             yield "  workers_barrier();"

@@ -5,7 +5,7 @@ The same geometry is spelled in kernels/phases (`Matrix`, `Columns`, `Heads`); t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -114,7 +114,7 @@ class Layout:
         """The stream of a block, section by section."""
         found: list[Section] = []
         start = 0
-        for matrices in _runs(self.program.body):
+        for matrices in dict.fromkeys(_runs(self.program.body)):
             per = matrices[0].per
             counts = tuple(self.counts[name] for name in per)
             size = sum(self.tiling(matrix).bytes for matrix in matrices)
@@ -174,7 +174,7 @@ class Layout:
                 members, heads = self.members(phase.heads), phase.heads
                 states = max(members, heads.heads // heads.kv_heads)  # of a part for each member
                 return heads.kv_heads * members * (heads.heads // heads.kv_heads * heads.head_dim + 4 * states)
-        return exchange.width or 4 * self.schedule.blocks
+        return self.program.vectors(exchange.name) * exchange.width or 4 * self.schedule.blocks
 
     @cached_property
     def exchanges(self) -> dict[str, int]:
@@ -204,15 +204,31 @@ class Layout:
             positions = self.counts.get(attend.position, attend.near)
             values = positions * h.head_dim // slices
             kept = self.counts[attend.layer] * (positions * h.head_dim + values) if attend.position else values
-            scores = divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
+            vectors = 2 if attend.pair else 1
+            scores = vectors * divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
             return KEPT_BYTES[h.kept] * (kept + h.head_dim) + 4 * scores + 64
         return 4 * (h.head_dim + 4) * (share + 2 + WARPS * share)
+
+    def _most(self, of: Callable[[Tiling], int]) -> int:
+        """Return the largest number of all products, for all vectors of each."""
+        projects = [phase for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        return max((2 if phase.pair else 1) * of(self.tiling(phase.matrix)) for phase in projects)
+
+    @property
+    def finished(self) -> int:
+        """How many rows are finished together, at most."""
+        return self._most(lambda tiling: 8 * tiling.tiles)
+
+    @property
+    def parts_bytes(self) -> int:
+        """The bytes of the parts of a warp's columns, at most."""
+        return self._most(lambda tiling: 4 * STEP * tiling.steps)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
-        sums = 2 * 8 * max(self.tiling(matrix).tiles for matrix in self.matrices) * SUM_STRIDE * 4
-        parts = WARPS * max(STEP * self.tiling(matrix).steps for matrix in self.matrices) * 4
+        sums = 2 * self.finished * SUM_STRIDE * 4
+        parts = WARPS * self.parts_bytes
         attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
         states = sum(self._attend_bytes(attend) for attend in attends)
         ring = self.schedule.slots * SLOT_SHARED_BYTES

@@ -56,7 +56,7 @@ class PhaseText:
     def _begin(self, phase: Begin) -> Iterator[str]:
         stream, source, width = phase.stream, phase.source, self.program.width(phase.stream)
         if isinstance(source, Normed):
-            yield f"carry(memory.project, turn, {stream}, {self._normed(source)});"
+            yield f"carry(memory.project, turn, {stream}, {phase.vector}, {self._normed(source)});"
             return
         if isinstance(source, TokenRow | FrameSum) and any(attend.near for attend in self.attends):
             yield "fence();  // what others kept is seen from here on"
@@ -73,31 +73,33 @@ class PhaseText:
             yield f"  {stream}.add_row(text + 1ll * ((frames < text_rows ? frames : text_rows) - 1) * {width});"
             yield "}"
         elif isinstance(source, CodeRow):
-            yield f"{stream}.load(sub_tables + 1ll * ({_table('(place - 1)', source.rows)} + chosen) * {width});"
+            row = f"({_table('(place - 1)', source.rows)} + chosen) * {width}"
+            yield f"{stream}.load(sub_tables + 1ll * {row}, {phase.vector});"
         elif isinstance(source, Given):
-            yield f"{stream}.clear();"
-            yield f"{stream}.add({source.exchange});"
+            yield f"{stream}.clear({phase.vector});"
+            yield f"{stream}.add({source.exchange}, 1, {phase.vector});"
 
     def _project(self, phase: Project) -> Iterator[str]:
-        matrix = type_name(phase.matrix.name)
+        matrix, most, vectors = type_name(phase.matrix.name), 2 if phase.pair else 1, _vectors(phase)
         if isinstance(phase.source, Normed):
-            source = self._normed(phase.source)
+            source = self._normed(phase.source, most)
         else:
-            source = f"Plain<{matrix}::kColumns>{{{phase.source.exchange}}}"
+            source = f"Plain<{matrix}::kColumns, {most}>{{{phase.source.exchange}}}"
         finish = {"publish": f"Publish{{{phase.into}}}", "gate": f"PublishGated{{{phase.into}}}",
                   "consider": "Consider{best_candidate}"}[phase.finish]  # fmt: skip
         if phase.bias is not None:
             finish = f"PublishBiased{{{phase.into}, {self._vector(phase.bias)}}}"
         if phase.finish == "consider":
             yield "Candidate best_candidate;"
-        ticks = self.schedule.patience
-        yield f"project<{ticks}, {matrix}>(memory.project, turn, patience, reader, {source}, {finish});"
+        given = f"memory.project, turn, patience, reader, {vectors}, {source}, {finish}"
+        yield f"project<{self.schedule.patience}, {matrix}, {most}>({given});"
         if phase.owe:
             yield f"{phase.owe}.owed = true;"
 
-    def _normed(self, source: Normed) -> str:
+    def _normed(self, source: Normed, most: int = 1) -> str:
         weight, width = self._vector(source.weight), self.program.width(source.stream)
-        return f"Normed<{width}, float>({source.stream}, {source.owed}, {weight}, {float_literal(source.epsilon)})"
+        sizes = f"{width}, float, {most}, {self.program.vectors(source.stream)}"
+        return f"Normed<{sizes}>({source.stream}, {source.owed}, {weight}, {float_literal(source.epsilon)})"
 
     def _attend(self, phase: Attend) -> Iterator[str]:
         heads = heads_name(phase.heads)
@@ -109,6 +111,7 @@ class PhaseText:
         memory, given = attend_memory(phase), phase.layer if phase.position else self.cache(phase)
         kind = "_few" if phase.position else "_near" if phase.near else ""
         call = f"attend{kind}<{heads}, {self.schedule.patience}>"
+        given += f", {_vectors(phase)}" if phase.position else ""
         yield f"{call}(memory.{memory}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
         if phase.near:
             yield f"if ({phase.layer} == 0) fence();"
@@ -147,6 +150,11 @@ class PhaseText:
     def _vector(self, vector: Vector) -> str:
         index = self.index(vector.per)
         return f"vectors + {self.layout.vectors[vector]}" + (f" + {index} * {vector.width}" if index else "")
+
+
+def _vectors(phase: Project | Attend) -> str:
+    """Spell how many vectors a phase is given."""
+    return f"{phase.pair} ? 2 : 1" if phase.pair else "1"
 
 
 def _table(number: str, rows: tuple[int, ...]) -> str:

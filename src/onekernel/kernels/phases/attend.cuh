@@ -185,13 +185,14 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const
     positions.load(H::first_key(), pairs);
     patience.lap(0);
     let_pass(patience.since, kTicks);
-    gather_heads<H, H::kShare, H::kHeadQuads>(memory.queries, qkv, at, H::kv_head() * H::kShare, 0,
-                                              [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
-                                                if (at.position % H::kMembers != positions.member) return;
-                                                const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
-                                                store_vector(memory.newest + place, quad);
-                                                store_vector(cache.at(at.position) + place, quad);
-                                              });
+    gather_heads<H, H::kShare, H::kHeadQuads, 1>(
+        memory.queries, qkv, at, 1, H::kv_head() * H::kShare, 0,
+        [&](int, bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
+          if (at.position % H::kMembers != positions.member) return;
+          const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
+          store_vector(memory.newest + place, quad);
+          store_vector(cache.at(at.position) + place, quad);
+        });
     patience.lap(1);
     workers_barrier();
     see_positions(memory, positions, pairs);
