@@ -234,6 +234,10 @@ def _shapes(layout: Layout) -> Iterator[str]:
     program, widths = layout.program, {exchange.name: exchange.width for exchange in layout.program.exchanges}
     if len(program.exchanges) > PARITIES:
         yield f"{len(program.exchanges)} exchanges, their parities fit in a word of {PARITIES}"
+    parted = any(isinstance(phase, Attend) and phase.parted for phase, _ in program.phases())
+    if parted and layout.step_chunks < layout.schedule.slots:
+        slots, chunks = layout.schedule.slots, layout.step_chunks
+        yield f"a ring of {slots} slots for {chunks} chunks a step: keys would be copied before they are kept"
     for phase, loops in program.phases():
         around = {loop.index for loop in loops}
         if isinstance(phase, Project):

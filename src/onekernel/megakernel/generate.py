@@ -141,7 +141,8 @@ class _Text:
             yield "  workers_barrier();"
 
     def _writer(self) -> Iterator[str]:
-        paced = f"{self.schedule.slots}, {self.schedule.ahead}, {self.schedule.piece}, {self.schedule.pace}"
+        ahead = min(self.schedule.ahead, self.schedule.slots)
+        paced = f"{self.schedule.slots}, {ahead}, {self.schedule.piece}, {self.schedule.pace}"
         yield "  memory.ring.open();"
         yield "  block_barrier();"
         yield "  if (warp_index() == kWarps) {"
@@ -190,7 +191,12 @@ class _Text:
         if isinstance(phase, Project):
             yield f"copy_of<{type_name(phase.matrix.name)}>()"
         elif isinstance(phase, Attend) and not phase.position:
-            yield f"{self.text.cache(phase)}.prefetch(position);"
+            cache = self.text.cache(phase)
+            if phase.near:
+                yield f"{cache}.prefetch(position);"
+            else:
+                yield "fence_copies();  // what was kept steps ago"
+                yield f"writer.put({cache}.own(), {cache}.copy(position));"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if self.traced and isinstance(phase, Project | Attend | Merge | Sample) and self.number < TRACED // 8:

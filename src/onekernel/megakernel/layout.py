@@ -149,6 +149,22 @@ class Layout:
         """Of that buffer."""
         return sum(vector.width * prod(self.counts[name] for name in vector.per) for vector in self.vectors)
 
+    @cached_property
+    def step_chunks(self) -> int:
+        """How many chunks of weights every block streams in every step, at least."""
+        return self._chunks(self.program.body)
+
+    def _chunks(self, body: tuple[Item, ...]) -> int:
+        total = 0
+        for item in body:
+            if isinstance(item, Repeat):
+                total += self._chunks(item.body) * (item.count if isinstance(item.count, int) else 1)
+            elif isinstance(item, Project):
+                tiling = self.tiling(item.matrix)
+                everywhere = tiling.rows * (self.schedule.blocks - 1) < item.matrix.rows
+                total += tiling.groups * divide_up(tiling.fragments, CHUNK) if everywhere else 0
+        return total
+
     def members(self, heads: Heads) -> int:
         """Return how many blocks share a head of keys: as many as make equal slices of its results, 0 if none can."""
         share, quads = heads.heads // heads.kv_heads, heads.head_dim // 4

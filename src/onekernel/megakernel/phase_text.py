@@ -112,7 +112,8 @@ class PhaseText:
         kind = "_few" if phase.position else "_near" if phase.near else ""
         call = f"attend{kind}<{heads}, {self.schedule.patience}>"
         given += f", {_vectors(phase)}" if phase.position else ""
-        yield f"{call}(memory.{memory}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
+        reader = "reader, " if phase.parted else ""
+        yield f"{call}(memory.{memory}, patience, {reader}{phase.queries}, {phase.into}, {operands}, {given});"
         if phase.near:
             yield f"if ({phase.layer} == 0) fence();"
 

@@ -71,10 +71,18 @@ struct Cache {
     return position > member ? divide_up(position - member, H::kMembers) : 0;
   }
 
-  // Bring what this block has, and all members may read, into L2.
-  ONEKERNEL_DEVICE void prefetch(int position) const {
+  // What this block has of the positions below one, and how it is copied.
+  static constexpr int kRowBytes = 2 * H::kHeadDim * static_cast<int>(sizeof(Kept));
+  ONEKERNEL_DEVICE const unsigned char* own() const { return reinterpret_cast<const unsigned char*>(at(H::member())); }
+  ONEKERNEL_DEVICE Copy copy(int position) const {
     const int rows = H::here() ? before(position, H::member()) : 0;
-    if (rows > 0) prefetch_bulk(at(H::member()), rows * 2 * H::kHeadDim * static_cast<int>(sizeof(Kept)));
+    return {rows > 0, 1, rows * kRowBytes};
+  }
+
+  // Bring that into L2, where all members read it.
+  ONEKERNEL_DEVICE void prefetch(int position) const {
+    const Copy its = copy(position);
+    if (its.here) prefetch_bulk(own(), its.bytes);
   }
 };
 

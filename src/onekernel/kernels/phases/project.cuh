@@ -286,7 +286,9 @@ ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, in
   static_assert(kRows <= kWorkers, "a thread for each row");
   const bool finishes = warp_index() < kFinishers;
   if (finishes) {
-    const int thread = threadIdx.x, vector = vector_of<M, kVectors>();
+    int thread = threadIdx.x;
+    forget(thread);  // as in Columns::first
+    const int vector = kVectors > 1 ? thread / M::kGroupRows : 0;
     const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + thread - vector * M::kGroupRows;
     const bool inside = thread < kRows && row < M::kRows && (kVectors == 1 || vector < vectors);
     const float value = inside ? sum_of_warps(memory.sums[turn] + thread * kSumStride) * factor : 0.0f;
