@@ -137,7 +137,7 @@ ONEKERNEL_DEVICE void fence_copies() {
 // Bring `bytes`, a multiple of 16, into L2.
 template <int kArch = kArchitecture>
 ONEKERNEL_DEVICE void prefetch_bulk(const void* global, int bytes) {
-  static_assert(kArch >= 90, "bulk copies need sm_90");
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
 }
 
