@@ -62,19 +62,19 @@ class PhaseText:
             yield "fence();  // what others kept is seen from here on"
         yield f"if ({stream}.owed) {stream}.add({phase.owed});"
         if isinstance(source, TokenRow):
-            yield f"{stream}.load(table + 1ll * (step < prompt_length ? prompt[step] : chosen) * {width});"
+            yield f"{stream}.load(row_of<{width}>(table, step < prompt_length ? prompt[step] : chosen));"
         elif isinstance(source, FrameSum):
             yield "if (step < prompt_length) {"
-            yield f"  {stream}.load(prompt + 1ll * step * {width});"
+            yield f"  {stream}.load(row_of<{width}>(prompt, step));"
             yield "} else {"
             yield f"  {stream}.clear();"
-            row = f"({_table('code', source.rows)} + memory.draw.codes[code]) * {width}"
-            yield f"  {stream}.add_rows<{len(source.rows)}>([&](int code) {{ return tables + 1ll * {row}; }});"
-            yield f"  {stream}.add_row(text + 1ll * ((frames < text_rows ? frames : text_rows) - 1) * {width});"
+            row = f"row_of<{width}>(tables, {_table('code', source.rows)} + memory.draw.codes[code])"
+            yield f"  {stream}.add_rows<{len(source.rows)}>([&](int code) {{ return {row}; }});"
+            yield f"  {stream}.add_row(row_of<{width}>(text, (frames < text_rows ? frames : text_rows) - 1));"
             yield "}"
         elif isinstance(source, CodeRow):
-            row = f"({_table('(place - 1)', source.rows)} + chosen) * {width}"
-            yield f"{stream}.load(sub_tables + 1ll * {row}, {phase.vector});"
+            row = f"row_of<{width}>(sub_tables, {_table('(place - 1)', source.rows)} + chosen)"
+            yield f"{stream}.load({row}, {phase.vector});"
         elif isinstance(source, Given):
             yield f"{stream}.clear({phase.vector});"
             yield f"{stream}.add({source.exchange}, 1, {phase.vector});"

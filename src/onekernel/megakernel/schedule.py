@@ -26,7 +26,7 @@ def schedule_for(program: Program, multiprocessors: int, arch: str) -> Schedule:
         if _fault(layout, arch) is None:
             return layout.schedule
     todo = "use another GPU, or another decoder"
-    got = f"{program.name}: {_fault(Layout(program, base), arch)}"
+    got = f"{program.name}: {_fault(_layout(program, base), arch)}"
     raise InvalidInput(expected=f"a program for {multiprocessors} blocks of {arch}", got=got, todo=todo)
 
 

@@ -132,6 +132,13 @@ struct Before {
   LanePart<H> keys[kRounds];
   Packed<typename H::Kept, 4> values[kQuads];
 
+  // The number of a group of values.
+  ONEKERNEL_DEVICE static int number_of(int i) {
+    int thread = threadIdx.x;
+    forget(thread);  // as in Columns::first
+    return thread + i * kWorkers;
+  }
+
   ONEKERNEL_DEVICE Before(const Cache<H>& cache, int first_quad, int position) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
@@ -141,7 +148,7 @@ struct Before {
     }
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
+      const int number = number_of(i), place = number / H::kSliceQuads;
       const int quad = first_quad + number % H::kSliceQuads;
       values[i] = {};
       if (place < position) values[i].load(cache.at(place) + H::kHeadDim + 4 * quad);
@@ -151,7 +158,7 @@ struct Before {
   ONEKERNEL_DEVICE void store_values(typename AloneMemory<H, kPositions, 1>::Slice* to, int position) const {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
+      const int number = number_of(i), place = number / H::kSliceQuads;
       if (place < position) values[i].store(to[place] + 4 * (number % H::kSliceQuads));
     }
   }

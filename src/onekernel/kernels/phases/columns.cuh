@@ -83,6 +83,13 @@ ONEKERNEL_DEVICE MatrixB<bfloat16> load_parts(const unsigned* parts, int step) {
   return {{pair.at[0], pair.at[1]}};
 }
 
+// A row of a table, whose address is computed when it is needed: else it goes through a loop, and takes registers.
+template <int kWidth, class T>
+ONEKERNEL_DEVICE const T* row_of(const T* rows, int row) {
+  forget(row);
+  return rows + 1ll * row * kWidth;
+}
+
 // Residual streams of a decoder, of one vector or two: every block has all of them, and each lane keeps its own
 // columns.
 template <int kWidth, int kVectors = 1>

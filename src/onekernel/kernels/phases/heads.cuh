@@ -133,8 +133,9 @@ ONEKERNEL_DEVICE void gather_heads(float (&queries)[kVectors * kQueries][H::kHea
   const int key_row = H::kHeads + H::kv_head(), value_row = key_row + H::kKvHeads;
 #pragma unroll
   for (int first = 0; first < kVectors * kPadded; first += kWorkers) {
-    const int thread = first + threadIdx.x, vector = kVectors > 1 ? thread / kPadded : 0;
-    const int place = thread - vector * kPadded;
+    int thread = first + threadIdx.x;
+    forget(thread);  // as in Columns::first
+    const int vector = kVectors > 1 ? thread / kPadded : 0, place = thread - vector * kPadded;
     if (vector >= (kVectors > 1 ? vectors : 1) || place >= kPadded) break;  // whole warps
     const bool inside = place < kQuads, is_query = place < kKeyQuad, is_value = place >= kValueQuad;
     const int group = is_value ? place - kValueQuad + value_quad : place % H::kHeadQuads;
