@@ -61,6 +61,19 @@ def test_what_is_refused_goes_wrong_and_nothing_else_does(last: int, monkeypatch
             run.run([5, 17], 12)
 
 
+def test_a_ring_that_holds_more_than_a_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warp that copies would read keys that nobody has kept yet; on the emulated device it does."""
+    deep = Schedule(6, slots=12)
+    small = Model(SHAPES["llama"], near=1)
+    found = list(faults(Layout(small.program, deep)))
+    assert found == ["a ring of 12 slots for 3 chunks a step: keys would be copied before they are kept"]
+    monkeypatch.setattr("onekernel.megakernel.generate.check", lambda _: None)
+    prompt = list(range(21))
+    right = small.interpret(prompt, 24).said
+    assert Run(small, Schedule(6, slots=3), order=Order.DESCENDING).run(prompt, 24) == right
+    assert Run(small, deep, order=Order.DESCENDING).run(prompt, 24) != right
+
+
 def test_a_gpu_that_is_too_large_for_a_program_is_told() -> None:
     with pytest.raises(InvalidInput, match="a program for 132 blocks"):
         schedule_for(greedy_decoder(SHAPES["qwen3"]), 132, "sm_90")
@@ -153,6 +166,10 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
     "heads that do not fit": (
         lambda it: changed(it, of_kind(Attend, lambda p: replace(p, heads=replace(p.heads, heads=6)))),
         "heads of 320 values, qkv has 256",
+    ),
+    "a pair for one": (
+        lambda it: changed(it, matrix("gate_up", lambda p: replace(p, pair="layer == 0"))),
+        "gate_up takes two vectors, hidden has one",
     ),
     "more exchanges than parities": (
         lambda it: replace(it, exchanges=it.exchanges + tuple(Exchange(f"spare{i}", 8) for i in range(30))),

@@ -109,6 +109,7 @@ USES: dict[str, tuple[str, str, str, int, int]] = {
     "add_release": ("atomic", "add_release(y, 1);", r"MEMBAR\S*GPU[\s\S]*(RED|ATOM)\S*\.STRONG\.GPU", 75, 75),
     "load_relaxed": ("atomic", "const auto w = load_relaxed<4>(reinterpret_cast<unsigned*>(y)); "
                      "y[9] = w.at[0] + w.at[1] + w.at[2] + w.at[3];", r"LDG\S*\.128\S*\.STRONG\.GPU", 75, 75),
+    "fence": ("atomic", "y[i] = 1; fence(); y[1] = y[2];", r"MEMBAR\S*GPU", 75, 75),
     "store_relaxed": ("atomic", "Vector<unsigned, 2> w; w.at[0] = i; w.at[1] = y[1]; "
                       "store_relaxed(reinterpret_cast<unsigned*>(y), w);", r"ST\S*\.64\S*\.STRONG\.GPU", 75, 75),
     "words of 64 bits": ("atomic", "auto* w = reinterpret_cast<long long*>(y); "
@@ -130,6 +131,8 @@ USES: dict[str, tuple[str, str, str, int, int]] = {
                                r"SYNCS\.PHASECHK\S*TRYWAIT[\s\S]*VOTE", 90, 90),
     "copy_bulk_hinted": ("copy", "auto& b = shared_storage<Mbarrier>(); "
                          "copy_bulk_hinted(s, y, 64, b, evict_first());", r"UBLKCP\S* .*desc", 90, 90),
+    "fence_copies": ("copy", "y[i] = 1; fence_copies();", r"FENCE\.VIEW\.ASYNC", 90, 90),
+    "prefetch_bulk": ("copy", "prefetch_bulk(y, 256);", r"UBLKPF", 90, 90),
     "evict_first": ("copy", "y[0] = evict_first() >> 32;", r"0x12f00000|0x120\b", 90, 90),
     "multiply_add": ("tensor_core", FRAGMENTS.replace("T>", "float16>"), r"HMMA\.16816\.F32", 75, 80),
     "multiply_add sm_75": ("tensor_core", FRAGMENTS.replace("T>", "float16>"), r"HMMA\.(1688|16816)\.F32", 75, 75),

@@ -234,6 +234,10 @@ def _shapes(layout: Layout) -> Iterator[str]:
     program, widths = layout.program, {exchange.name: exchange.width for exchange in layout.program.exchanges}
     if len(program.exchanges) > PARITIES:
         yield f"{len(program.exchanges)} exchanges, their parities fit in a word of {PARITIES}"
+    parted = any(isinstance(phase, Attend) and phase.parted for phase, _ in program.phases())
+    if parted and layout.step_chunks < layout.schedule.slots:
+        slots, chunks = layout.schedule.slots, layout.step_chunks
+        yield f"a ring of {slots} slots for {chunks} chunks a step: keys would be copied before they are kept"
     for phase, loops in program.phases():
         around = {loop.index for loop in loops}
         if isinstance(phase, Project):
@@ -243,6 +247,8 @@ def _shapes(layout: Layout) -> Iterator[str]:
             width = _source_width(layout, phase.source)
             if width != phase.matrix.columns:
                 yield f"{phase.matrix.name} takes {phase.matrix.columns} values, its source has {width}"
+            if phase.pair and program.vectors(_source_name(phase.source)) < 2:
+                yield f"{phase.matrix.name} takes two vectors, {_source_name(phase.source)} has one"
             if phase.matrix.columns % 4:
                 yield f"{phase.matrix.columns} columns of {phase.matrix.name}, not in groups of four"
             if not set(phase.matrix.per) <= around:
@@ -253,6 +259,8 @@ def _shapes(layout: Layout) -> Iterator[str]:
                 yield f"heads of {expected} values, {phase.queries} has {widths.get(phase.queries)}"
             if widths.get(phase.into) != (0 if phase.parted else phase.heads.heads * phase.heads.head_dim):
                 yield f"the result of heads does not fit {phase.into}, which has {widths.get(phase.into)}"
+            if phase.pair and (program.vectors(phase.queries) < 2 or not phase.position):
+                yield f"two positions at once, {phase.queries} has one"
             if phase.heads.head_dim not in HEAD_DIMS:
                 yield f"heads of {phase.heads.head_dim} dimensions, there are kernels for {HEAD_DIMS}"
             if not layout.members(phase.heads):
@@ -261,6 +269,10 @@ def _shapes(layout: Layout) -> Iterator[str]:
             yield f"heads make {made} values, {phase.into} has {widths.get(phase.into)}"
         elif isinstance(phase, Sample) and widths.get(phase.exchange) != phase.vocab:
             yield f"{phase.vocab} entries to draw from, {phase.exchange} has {widths.get(phase.exchange)}"
+
+
+def _source_name(source: Plain | Normed) -> str:
+    return source.stream if isinstance(source, Normed) else source.exchange
 
 
 def _source_width(layout: Layout, source: Plain | Normed) -> int:

@@ -73,6 +73,7 @@ class _Stack:
     layer: str = "layer"
     position: str = ""
     near: int = 0
+    pair: str = ""
 
     @property
     def stream(self) -> str:
@@ -90,7 +91,7 @@ class _Stack:
         qkv, parts, context, attended, inner, fed = (f"{prefix}{name}" for name in _EXCHANGES)
         heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms, shape.kept)
         attend = Attend(heads, qkv, context, norms if shape.head_norms else None, shape.epsilon, self.layer,
-                        self.position)  # fmt: skip
+                        self.position, pair=self.pair)  # fmt: skip
         attends: tuple[Item, ...] = (attend,)
         if not self.position:
             attends = (
@@ -102,12 +103,15 @@ class _Stack:
             return Matrix(prefix + name, rows, columns, each)
 
         return Repeat(shape.layers, self.layer, (
-            Project(matrix("qkv", wide + 2 * narrow, shape.hidden), self.normed("input_norm", "fed"), "publish", qkv),
+            Project(matrix("qkv", wide + 2 * narrow, shape.hidden), self.normed("input_norm", "fed"), "publish", qkv,
+                    pair=self.pair),
             *attends,
-            Project(matrix("output", shape.hidden, wide), Plain(context), "publish", attended, owe=self.stream),
+            Project(matrix("output", shape.hidden, wide), Plain(context), "publish", attended, owe=self.stream,
+                    pair=self.pair),
             Project(matrix("gate_up", 2 * shape.inner, shape.hidden), self.normed("post_norm", "attended"), "gate",
-                    inner),
-            Project(matrix("down", shape.hidden, shape.inner), Plain(inner), "publish", fed, owe=self.stream),
+                    inner, pair=self.pair),
+            Project(matrix("down", shape.hidden, shape.inner), Plain(inner), "publish", fed, owe=self.stream,
+                    pair=self.pair),
         ))  # fmt: skip
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -135,30 +139,34 @@ def greedy_decoder(shape: DecoderShape, near: int = NEAR) -> Program:
 
 
 def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
-    """Say frames of codes: after the talker's step the first one, then each from those before it (Qwen3-TTS)."""
+    """Say frames of codes: after the talker's step the first one, then each from those before it (Qwen3-TTS).
+
+    The predictor's first position, which is the talker's state, goes through it together with the second, the first
+    code: weights are read once for both.
+    """
     talker = _Stack(shape.talker, near=near)
-    predictor = _Stack(shape.predictor, "sub_", "depth", "place")
+    predictor = _Stack(shape.predictor, "sub_", "depth", "place", pair="place == 1")
     vocab, sub_vocab = shape.talker.vocab, shape.predictor.vocab
     tables = (vocab, *(sub_vocab,) * (shape.places - 1))
     final = talker.normed("final_norm", "fed", ())
     carried: tuple[Project, ...] = ()
-    begin = Begin(predictor.stream, final, "sub_fed")
+    begin = Begin(predictor.stream, final, "sub_fed", vector=1)
     if shape.talker.hidden != shape.predictor.hidden:
         matrix = Matrix("projection", shape.predictor.hidden, shape.talker.hidden)
         bias = Vector("projection_bias", shape.predictor.hidden)
         carried = (Project(matrix, final, "publish", "carried", bias=bias),)
-        begin = Begin(predictor.stream, Given("carried"), "sub_fed")
+        begin = Begin(predictor.stream, Given("carried"), "sub_fed", vector=1)
     head = Matrix("sub_head", sub_vocab, shape.predictor.hidden, ("place",))
     final_of_place = predictor.normed("final_norm", "fed", ())
     frame: tuple[Item, ...] = (
         Project(Matrix("head", vocab, shape.talker.hidden), final, "publish", "logits"),
         Sample("logits", vocab, codes=shape.codes, end=shape.end),
         *carried,
+        begin,
         Repeat(shape.places, "place", (
-            When("place == 0", (begin,)),
-            When("place > 0", (Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),)),
-            predictor.layers(),
             When("place > 0", (
+                Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),
+                predictor.layers(),
                 Project(head, final_of_place, "publish", "sub_logits"),
                 Sample("sub_logits", sub_vocab, place="place"),
             )),

@@ -9,14 +9,7 @@ from itertools import groupby
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
 from onekernel.megakernel.layout import WARPS, Layout, has_weights
-from onekernel.megakernel.phase_text import (
-    KEPT,
-    PhaseText,
-    attend_memory,
-    heads_type,
-    matrix_type,
-    type_name,
-)
+from onekernel.megakernel.phase_text import KEPT, PhaseText, attend_memory, heads_type, matrix_type, type_name
 from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
 
 WORKERS = 32 * WARPS  # threads that compute; 32 more copy weights, where there is a ring
@@ -91,12 +84,11 @@ class _Text:
             yield f"  {matrix_type(matrix)}"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.text.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"
-        rows = max(8 * self.layout.tiling(matrix).tiles for matrix in self.layout.matrices)
-        columns = max(matrix.columns for matrix in self.layout.matrices)
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
-        yield f"    ProjectMemory<{rows}, {columns}> project;"
+        vectors = max(self.program.vectors(stream) for stream, _ in self.program.streams)
+        yield f"    ProjectMemory<{self.layout.finished}, {self.layout.parts_bytes}, {vectors}> project;"
         for attend in self.text.attends:
             yield f"    {self.text.storage(attend)} {attend_memory(attend)};"
         yield (
@@ -121,7 +113,7 @@ class _Text:
         for number, exchange in enumerate(self.program.exchanges):
             yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
         for stream, width in self.program.streams:
-            yield f"  Residual<{width}> {stream};"
+            yield f"  Residual<{width}, {self.program.vectors(stream)}> {stream};"
         if self.traced:
             yield f"  for (int i = threadIdx.x; i < {TRACED}; i += kWorkers) memory.laps[i] = 0;"
             yield "  workers_barrier();"
@@ -136,7 +128,8 @@ class _Text:
             yield "  workers_barrier();"
 
     def _writer(self) -> Iterator[str]:
-        paced = f"{self.schedule.slots}, {self.schedule.ahead}, {self.schedule.piece}, {self.schedule.pace}"
+        ahead = min(self.schedule.ahead, self.schedule.slots)
+        paced = f"{self.schedule.slots}, {ahead}, {self.schedule.piece}, {self.schedule.pace}"
         yield "  memory.ring.open();"
         yield "  block_barrier();"
         yield "  if (warp_index() == kWarps) {"
@@ -185,7 +178,12 @@ class _Text:
         if isinstance(phase, Project):
             yield f"copy_of<{type_name(phase.matrix.name)}>()"
         elif isinstance(phase, Attend) and not phase.position:
-            yield f"{self.text.cache(phase)}.prefetch(position);"
+            cache = self.text.cache(phase)
+            if phase.near:
+                yield f"{cache}.prefetch(position);"
+            else:
+                yield "fence_copies();  // what was kept steps ago"
+                yield f"writer.put({cache}.own(), {cache}.copy(position));"
 
     def _phase(self, phase: Phase) -> Iterator[str]:
         if self.traced and isinstance(phase, Project | Attend | Merge | Sample) and self.number < TRACED // 8:

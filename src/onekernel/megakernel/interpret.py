@@ -53,6 +53,8 @@ class State:
     said: list[int] = field(default_factory=list)
 
 
+_BEFORE = "'"  # behind the name of a stream or an exchange: its second vector, of the position before
+
 Choice = Callable[[Array, int, int, list[int]], int]  # of logits, for a frame and place, after the first codes said
 
 
@@ -99,13 +101,17 @@ class Interpreter:
                 yield from self._unrolled(item.body, at, state, steps)
 
     def _phase(self, phase: Phase, at: dict[str, int], state: State) -> None:
+        pair = phase.pair if isinstance(phase, Project | Attend) else ""
+        both = (_BEFORE, "") if pair and holds(pair, at, speaks=True) else ("",)
         if isinstance(phase, Begin):
-            state.exchanges.pop(phase.owed, None)
-            state.streams[phase.stream] = self._begin(phase, at, state)
+            state.exchanges.pop(phase.owed + _BEFORE * phase.vector, None)
+            state.streams[phase.stream + _BEFORE * phase.vector] = self._begin(phase, at, state)
         elif isinstance(phase, Project):
-            self._project(phase, at, state)
+            for vector in both:
+                self._project(phase, vector, at, state)
         elif isinstance(phase, Attend):
-            self._attend(phase, at, state)
+            for vector in both:
+                self._attend(phase, vector, at, state)
         elif isinstance(phase, Merge):
             state.exchanges[phase.into] = state.exchanges.pop(phase.parts)
         elif isinstance(phase, Choose):
@@ -136,30 +142,31 @@ class Interpreter:
             return code_row
         if isinstance(source, Given):
             return state.exchanges.pop(source.exchange)
-        return self._source(source, at, state)
+        return self._source(source, "", at, state)
 
-    def _source(self, source: Plain | Normed, at: dict[str, int], state: State) -> Array:
+    def _source(self, source: Plain | Normed, vector: str, at: dict[str, int], state: State) -> Array:
         if not isinstance(source, Normed):
-            return state.exchanges[source.exchange]
-        state.streams[source.stream] = state.streams[source.stream] + state.exchanges.pop(source.owed, 0.0)
-        return norm(state.streams[source.stream], self._vector(source.weight, at), source.epsilon)
+            return state.exchanges[source.exchange + vector]
+        stream = source.stream + vector
+        state.streams[stream] = state.streams[stream] + state.exchanges.pop(source.owed + vector, 0.0)
+        return norm(state.streams[stream], self._vector(source.weight, at), source.epsilon)
 
-    def _project(self, phase: Project, at: dict[str, int], state: State) -> None:
-        x = self._source(phase.source, at, state)
+    def _project(self, phase: Project, vector: str, at: dict[str, int], state: State) -> None:
+        x = self._source(phase.source, vector, at, state)
         y = self.weights(phase.matrix.name, tuple(at[name] for name in phase.matrix.per)) @ x
         if phase.bias is not None:
             y = y + self._vector(phase.bias, at)
         if phase.finish == "consider":
             state.candidates = y
         elif phase.finish == "gate":
-            state.exchanges[phase.into] = y[0::2] / (1 + np.exp(-y[0::2])) * y[1::2]
+            state.exchanges[phase.into + vector] = y[0::2] / (1 + np.exp(-y[0::2])) * y[1::2]
         else:
-            state.exchanges[phase.into] = y
+            state.exchanges[phase.into + vector] = y
 
-    def _attend(self, phase: Attend, at: dict[str, int], state: State) -> None:
+    def _attend(self, phase: Attend, vector: str, at: dict[str, int], state: State) -> None:
         h, layer = phase.heads, at[phase.layer]
-        position = at[phase.position or "position"]
-        heads = state.exchanges[phase.queries].reshape(-1, h.head_dim)
+        position = at[phase.position or "position"] - len(vector)
+        heads = state.exchanges[phase.queries + vector].reshape(-1, h.head_dim)
         query, key, value = np.split(heads, [h.heads, h.heads + h.kv_heads])
         if phase.norms:
             query, key = (
@@ -174,7 +181,7 @@ class Interpreter:
         scores = np.einsum("ghd,pgd->ghp", grouped, keys) * h.head_dim**-0.5
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        state.exchanges[phase.into] = np.einsum("ghp,pgd->ghd", weights, values).ravel()
+        state.exchanges[phase.into + vector] = np.einsum("ghp,pgd->ghd", weights, values).ravel()
 
     def _vector(self, vector: Vector, at: dict[str, int]) -> Array:
         return self.weights(vector.name, tuple(at[name] for name in vector.per))

@@ -5,7 +5,7 @@ The same geometry is spelled in kernels/phases (`Matrix`, `Columns`, `Heads`); t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -114,7 +114,7 @@ class Layout:
         """The stream of a block, section by section."""
         found: list[Section] = []
         start = 0
-        for matrices in _runs(self.program.body):
+        for matrices in dict.fromkeys(_runs(self.program.body)):
             per = matrices[0].per
             counts = tuple(self.counts[name] for name in per)
             size = sum(self.tiling(matrix).bytes for matrix in matrices)
@@ -149,6 +149,22 @@ class Layout:
         """Of that buffer."""
         return sum(vector.width * prod(self.counts[name] for name in vector.per) for vector in self.vectors)
 
+    @cached_property
+    def step_chunks(self) -> int:
+        """How many chunks of weights every block streams in every step, at least."""
+        return self._chunks(self.program.body)
+
+    def _chunks(self, body: tuple[Item, ...]) -> int:
+        total = 0
+        for item in body:
+            if isinstance(item, Repeat):
+                total += self._chunks(item.body) * (item.count if isinstance(item.count, int) else 1)
+            elif isinstance(item, Project):
+                tiling = self.tiling(item.matrix)
+                everywhere = tiling.rows * (self.schedule.blocks - 1) < item.matrix.rows
+                total += tiling.groups * divide_up(tiling.fragments, CHUNK) if everywhere else 0
+        return total
+
     def members(self, heads: Heads) -> int:
         """Return how many blocks share a head of keys: as many as make equal slices of its results, 0 if none can."""
         share, quads = heads.heads // heads.kv_heads, heads.head_dim // 4
@@ -174,7 +190,7 @@ class Layout:
                 members, heads = self.members(phase.heads), phase.heads
                 states = max(members, heads.heads // heads.kv_heads)  # of a part for each member
                 return heads.kv_heads * members * (heads.heads // heads.kv_heads * heads.head_dim + 4 * states)
-        return exchange.width or 4 * self.schedule.blocks
+        return self.program.vectors(exchange.name) * exchange.width or 4 * self.schedule.blocks
 
     @cached_property
     def exchanges(self) -> dict[str, int]:
@@ -205,7 +221,8 @@ class Layout:
             positions = self.counts.get(attend.position, attend.near)
             values = positions * h.head_dim // slices
             kept = 0 if attend.position else values
-            scores = divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
+            vectors = 2 if attend.pair else 1
+            scores = vectors * divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
             return KEPT_BYTES[h.kept] * (kept + h.head_dim) + 4 * scores + 64
         return 4 * (h.head_dim + 4) * (share + 2 + WARPS * share)
 
@@ -215,20 +232,31 @@ class Layout:
         rows = self.counts[attend.layer] * self.counts[attend.position]
         return divide_up(KEPT_BYTES[h.kept] * rows * (h.head_dim + h.head_dim // slices), 16) * 16
 
-    def project_bytes(self, matrices: Iterable[Matrix]) -> int:
-        """Of the sums and parts of phases that multiply by some matrices."""
-        tilings = [self.tiling(matrix) for matrix in matrices]
-        sums = 2 * 8 * max(tiling.tiles for tiling in tilings) * SUM_STRIDE * 4
-        return sums + WARPS * STEP * max(tiling.steps for tiling in tilings) * 4
+    def _most(self, of: Callable[[Tiling], int]) -> int:
+        """Return the largest number of all products, for all vectors of each."""
+        projects = [phase for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        return max((2 if phase.pair else 1) * of(self.tiling(phase.matrix)) for phase in projects)
+
+    @property
+    def finished(self) -> int:
+        """How many rows are finished together, at most."""
+        return self._most(lambda tiling: 8 * tiling.tiles)
+
+    @property
+    def parts_bytes(self) -> int:
+        """The bytes of the parts of a warp's columns, at most."""
+        return self._most(lambda tiling: 4 * STEP * tiling.steps)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
+        sums = 2 * self.finished * SUM_STRIDE * 4
+        parts = WARPS * self.parts_bytes
         attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
         states = sum(self.attend_bytes(it) + (self.few_bytes(it) if it.position else 0) for it in attends)
         ring = self.schedule.slots * SLOT_SHARED_BYTES
         seen = max((phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)), default=0) // 8
-        return ring + self.project_bytes(self.matrices) + states + seen + 3072
+        return ring + sums + parts + states + seen + 3072
 
 
 def has_weights(item: Item) -> bool:

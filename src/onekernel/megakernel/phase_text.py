@@ -73,42 +73,44 @@ class PhaseText:
         """Write how a stream begins with rows, or with what an exchange holds."""
         stream, source, width = phase.stream, phase.source, self.program.width(phase.stream)
         if isinstance(source, TokenRow):
-            yield f"{stream}.load(table + 1ll * (step < prompt_length ? prompt[step] : chosen) * {width});"
+            yield f"{stream}.load(row_of<{width}>(table, step < prompt_length ? prompt[step] : chosen));"
         elif isinstance(source, FrameSum):
             yield "if (step < prompt_length) {"
-            yield f"  {stream}.load(prompt + 1ll * step * {width});"
+            yield f"  {stream}.load(row_of<{width}>(prompt, step));"
             yield "} else {"
             yield f"  {stream}.clear();"
-            row = f"({_table('code', source.rows)} + {self.code}) * {width}"
-            yield f"  {stream}.add_rows<{len(source.rows)}>([&](int code) {{ return tables + 1ll * {row}; }});"
-            yield f"  {stream}.add_row(text + 1ll * ((frames < text_rows ? frames : text_rows) - 1) * {width});"
+            row = f"row_of<{width}>(tables, {_table('code', source.rows)} + {self.code})"
+            yield f"  {stream}.add_rows<{len(source.rows)}>([&](int code) {{ return {row}; }});"
+            yield f"  {stream}.add_row(row_of<{width}>(text, (frames < text_rows ? frames : text_rows) - 1));"
             yield "}"
         elif isinstance(source, CodeRow):
-            yield f"{stream}.load(sub_tables + 1ll * ({_table('(place - 1)', source.rows)} + chosen) * {width});"
+            row = f"row_of<{width}>(sub_tables, {_table('(place - 1)', source.rows)} + chosen)"
+            yield f"{stream}.load({row}, {phase.vector});"
         elif isinstance(source, Given):
-            yield f"{stream}.clear();"
-            yield f"{stream}.add({source.exchange});"
+            yield f"{stream}.clear({phase.vector});"
+            yield f"{stream}.add({source.exchange}, 1, {phase.vector});"
 
     def carried(self, phase: Begin, source: Normed) -> str:
         """Write how a stream begins with another one."""
-        return f"carry(memory.project, turn, {phase.stream}, {self._normed(source)});"
+        return f"carry(memory.project, turn, {phase.stream}, {phase.vector}, {self._normed(source)});"
 
-    def source(self, phase: Project) -> str:
-        """Spell what is multiplied."""
+    def source(self, phase: Project, most: int) -> str:
+        """Spell what is multiplied, `most` vectors at a time."""
         if isinstance(phase.source, Normed):
-            return self._normed(phase.source)
-        return f"Plain<{type_name(phase.matrix.name)}::kColumns>{{{phase.source.exchange}}}"
+            return self._normed(phase.source, most)
+        return f"Plain<{type_name(phase.matrix.name)}::kColumns, {most}>{{{phase.source.exchange}}}"
 
     def _project(self, phase: Project) -> Iterator[str]:
-        matrix, source = type_name(phase.matrix.name), self.source(phase)
+        matrix, most, vectors = type_name(phase.matrix.name), 2 if phase.pair else 1, _vectors(phase)
+        source = self.source(phase, most)
         finish = {"publish": f"Publish{{{phase.into}}}", "gate": f"PublishGated{{{phase.into}}}",
                   "consider": "Consider{best_candidate}"}[phase.finish]  # fmt: skip
         if phase.bias is not None:
             finish = f"PublishBiased{{{phase.into}, {self._vector(phase.bias)}}}"
         if phase.finish == "consider":
             yield "Candidate best_candidate;"
-        ticks = self.schedule.patience
-        yield f"project<{ticks}, {matrix}>(memory.project, turn, patience, reader, {source}, {finish});"
+        given = f"memory.project, turn, patience, reader, {vectors}, {source}, {finish}"
+        yield f"project<{self.schedule.patience}, {matrix}, {most}>({given});"
         if phase.owe:
             yield from self.owe(phase.owe)
 
@@ -116,9 +118,10 @@ class PhaseText:
         """Write that what was published is owed to a stream."""
         yield f"{stream}.owed = true;"
 
-    def _normed(self, source: Normed) -> str:
+    def _normed(self, source: Normed, most: int = 1) -> str:
         weight, width = self._vector(source.weight), self.program.width(source.stream)
-        return f"Normed<{width}, float>({source.stream}, {source.owed}, {weight}, {float_literal(source.epsilon)})"
+        sizes = f"{width}, float, {most}, {self.program.vectors(source.stream)}"
+        return f"Normed<{sizes}>({source.stream}, {source.owed}, {weight}, {float_literal(source.epsilon)})"
 
     def _attend(self, phase: Attend) -> Iterator[str]:
         heads = heads_name(phase.heads)
@@ -130,8 +133,10 @@ class PhaseText:
         memory, given = attend_memory(phase), phase.layer if phase.position else self.cache(phase)
         kind = "_few" if phase.position else "_near" if phase.near else ""
         call = f"attend{kind}<{heads}, {self.schedule.patience}>"
+        given += f", {_vectors(phase)}" if phase.position else ""
+        reader = "reader, " if phase.parted else ""
         where = f"memory.{memory}, {self.kept(phase)}" if phase.position else f"memory.{memory}"
-        yield f"{call}({where}, patience, {phase.queries}, {phase.into}, {operands}, {given});"
+        yield f"{call}({where}, patience, {reader}{phase.queries}, {phase.into}, {operands}, {given});"
         if phase.near:
             yield from self.behind_near(phase)
 
@@ -144,7 +149,8 @@ class PhaseText:
 
     def few(self, heads: str, attend: Attend) -> str:
         """Spell the same for few positions."""
-        return f"FewMemory<{heads}, {self.layout.counts[attend.layer]}, {self.layout.counts[attend.position]}>"
+        counts, vectors = self.layout.counts, 2 if attend.pair else 1
+        return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}, {vectors}>"
 
     def kept(self, attend: Attend) -> str:
         """Spell where keys and values of few positions are kept."""
@@ -194,6 +200,11 @@ class PhaseText:
     def _vector(self, vector: Vector) -> str:
         index = self.index(vector.per)
         return f"vectors + {self.layout.vectors[vector]}" + (f" + {index} * {vector.width}" if index else "")
+
+
+def _vectors(phase: Project | Attend) -> str:
+    """Spell how many vectors a phase is given."""
+    return f"{phase.pair} ? 2 : 1" if phase.pair else "1"
 
 
 def _table(number: str, rows: tuple[int, ...]) -> str:

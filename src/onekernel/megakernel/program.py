@@ -98,18 +98,23 @@ class Given:
 
 @dataclass(frozen=True)
 class Begin:
-    """Begin a residual stream; from `Normed`: with another one under its norm. What `owed` still owes it is dropped."""
+    """Begin a residual stream; from `Normed`: with another one under its norm. What `owed` still owes it is dropped.
+
+    `vector`: 1 begins the second vector of the stream, that of the position before.
+    """
 
     stream: str
     source: TokenRow | FrameSum | CodeRow | Given | Normed
     owed: str
+    vector: int = 0
 
 
 @dataclass(frozen=True)
 class Project:
     """Multiply by a matrix. `finish`: "publish" its rows, "gate" pairs of them by SwiGLU, or "consider" them as tokens.
 
-    `owe`: the residual stream to which what is published is owed. `bias`: added to what is published.
+    `owe`: the residual stream to which what is published is owed. `bias`: added to what is published. `pair`: where
+    this condition holds, two vectors go through one reading of the matrix, the second that of the position before.
     """
 
     matrix: Matrix
@@ -118,6 +123,7 @@ class Project:
     into: str = ""
     owe: str = ""
     bias: Vector | None = None
+    pair: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ class Attend:
     `layer`: the loop over the layers of a cache. `position`: the loop over positions, which are few, of which a cache
     begins anew with each of the loop's runs; "" is that of the launch, whose cache goes on. That one is shared out over
     blocks, and the result comes in parts, for `Merge`; or, if it is known that there are at most `near` positions, each
-    block looks at all of them.
+    block looks at all of them. `pair`: as in `Project`.
     """
 
     heads: Heads
@@ -138,6 +144,7 @@ class Attend:
     layer: str = "layer"
     position: str = ""
     near: int = 0
+    pair: str = ""
 
     @property
     def parted(self) -> bool:
@@ -214,6 +221,12 @@ class Program:
     def width(self, stream: str) -> int:
         """Return the width of a residual stream."""
         return dict(self.streams)[stream]
+
+    def vectors(self, name: str) -> int:
+        """Return how many vectors a stream has, or an exchange: 2 where a phase brings a pair to it."""
+        pairs = [phase for phase, _ in self.phases() if isinstance(phase, Project | Attend) and phase.pair]
+        brought = {name for phase in pairs for name in (phase.into, getattr(phase, "owe", ""))}
+        return 2 if name in brought else 1
 
     def phases(self) -> Iterator[tuple[Phase, tuple[Repeat, ...]]]:
         """Yield every phase once, with the loops around it, the outermost first."""

@@ -22,13 +22,20 @@ def schedule_for(program: Program, multiprocessors: int, arch: str, *, launches:
     base = replace(Schedule(multiprocessors), slots=0 if launches else _slots(program, multiprocessors, arch))
     most = 0 if launches else shared_limit(arch)
     counts = range(multiprocessors, multiprocessors // 2, -1)
-    layouts = sorted((Layout(program, replace(base, blocks=count)) for count in counts), key=lambda it: it.stream_bytes)
-    for layout in layouts:
+    layouts = [_layout(program, replace(base, blocks=count)) for count in counts]
+    for layout in sorted(layouts, key=lambda it: it.stream_bytes):
         if _fault(layout, most) is None:
             return layout.schedule
     todo = "use another GPU, or another decoder"
-    got = f"{program.name}: {_fault(Layout(program, base), most)}"
+    got = f"{program.name}: {_fault(_layout(program, base), most)}"
     raise InvalidInput(expected=f"a program for {multiprocessors} blocks of {arch}", got=got, todo=todo)
+
+
+def _layout(program: Program, schedule: Schedule) -> Layout:
+    """Lay out, with a ring that holds no more than a step."""
+    layout = Layout(program, schedule)
+    slots = min(schedule.slots, layout.step_chunks)
+    return Layout(program, replace(schedule, slots=slots if slots >= FEWEST_SLOTS else 0))
 
 
 def _fault(layout: Layout, most: int) -> str | None:

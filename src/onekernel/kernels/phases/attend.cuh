@@ -1,11 +1,10 @@
-// Attention of one new position over all before it. The members of a head of keys take positions in turn: a key is read
-// by one block, which also wrote it. What a member finds is a part of every member's slice of the result (`merge`).
+// Attention of one new position over all before it. The members of a head of keys take positions in turn: keys and
+// values of a member come through its ring, as weights do. What a member finds is a part of every member's slice of the
+// result (`merge`).
 //
 // Softmax in parts: Milakov and Gimelshein, arXiv:1805.02867; parts over blocks as in Flash-Decoding.
 #pragma once
 #include "phases/heads.cuh"
-
-constexpr int kAhead = 4;  // keys that a lane sees at once, with as many on their way; more need too many registers
 
 // Where parts of a slice lie in the exchange: for each of its heads maximum, sum, two unused floats, and the values.
 template <class H>
@@ -25,21 +24,6 @@ struct AttendMemory {
   alignas(16) float states[kWarps][H::kShare][kState];
 };
 
-// A lane's part of a key and its value.
-template <class H>
-struct KeyValue {
-  LanePart<H> key, value;
-
-  ONEKERNEL_DEVICE void load(const typename H::Kept* pair) {
-    key.load_from(pair);
-    value.load_from(pair + H::kHeadDim);
-  }
-  ONEKERNEL_DEVICE void load_early(const typename H::Kept* pair) {
-    key.load_early_from(pair);
-    value.load_early_from(pair + H::kHeadDim);
-  }
-};
-
 // What the lanes of a key have seen: for each head the largest score, the sum of exponentials, the values under them.
 template <class H>
 struct Seen {
@@ -55,16 +39,26 @@ struct Seen {
     }
   }
 
-  // See keys, those below `count`; the others must be zero. All lanes call it; lanes of one key agree on its place.
-  ONEKERNEL_DEVICE void see(const float (&queries)[H::kShare][H::kLaneDims], const KeyValue<H> (&pairs)[kAhead],
-                            int place, int count) {
+  // See keys that stand `apart` numbers from each other, with their values behind them; those below `count` of them.
+  // All lanes call it, `rows` is the same for those of one key.
+  template <int kSeen>
+  ONEKERNEL_DEVICE void see(const float (&queries)[H::kShare][H::kLaneDims], const typename H::Kept* rows, int apart,
+                            int count) {
+    LanePart<H> keys[kSeen], values_[kSeen];
+#pragma unroll
+    for (int i = 0; i < kSeen; ++i) {
+      keys[i] = values_[i] = {};
+      if (i >= count) continue;
+      keys[i].load_from(rows + i * apart);
+      values_[i].load_from(rows + i * apart + H::kHeadDim);
+    }
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
-      float score[kAhead], now = largest[h];
+      float score[kSeen], now = largest[h];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        score[i] = score_of<H>(queries[h], pairs[i].key);
-        if (place + i * H::kAtOnce < count) now = fmaxf(now, score[i]);
+      for (int i = 0; i < kSeen; ++i) {
+        score[i] = score_of<H>(queries[h], keys[i]);
+        if (i < count) now = fmaxf(now, score[i]);
       }
       const float before = fast_exp2(largest[h] - now);
       largest[h] = now;
@@ -72,11 +66,11 @@ struct Seen {
 #pragma unroll
       for (int d = 0; d < H::kLaneDims; ++d) values[h][d] *= before;
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const float weight = place + i * H::kAtOnce < count ? fast_exp2(score[i] - now) : 0.0f;
+      for (int i = 0; i < kSeen; ++i) {
+        const float weight = i < count ? fast_exp2(score[i] - now) : 0.0f;
         sum[h] += weight;
 #pragma unroll
-        for (int d = 0; d < H::kLaneDims; ++d) values[h][d] += weight * pairs[i].value.at(d);
+        for (int d = 0; d < H::kLaneDims; ++d) values[h][d] += weight * values_[i].at(d);
       }
     }
   }
@@ -109,52 +103,25 @@ struct Seen {
   }
 };
 
-// The positions of a member in their order, the new one the last of its owner.
-template <class H>
-struct Positions {
-  const Cache<H>& cache;
-  int member, before, count;
-
-  ONEKERNEL_DEVICE Positions(const Cache<H>& cache, int position) : cache(cache), member(H::member()) {
-    before = Cache<H>::before(position, member);
-    count = before + (position % H::kMembers == member ? 1 : 0);
-  }
-  ONEKERNEL_DEVICE bool is_new(int place) const { return place == before && place < count; }
-
-  // Load as many as are seen at once, of those before the new one: they may be loaded while that is waited for. What is
-  // not there is zero.
-  ONEKERNEL_DEVICE void load(int first, KeyValue<H> (&pairs)[kAhead]) const {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int place = first + i * H::kAtOnce;
-      pairs[i] = {};
-      if (place < before) pairs[i].load_early(cache.at(member + place * H::kMembers));
-    }
-  }
-};
-
-// Let each warp see its share of the member's positions.
-template <class H>
-ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, const Positions<H>& positions,
-                                    KeyValue<H> (&pairs)[kAhead]) {
+// Let each warp see its share of what this member has, and the new position if that is its own.
+template <class H, class Reader>
+ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, Reader& reader, const Cache<H>& cache, int position) {
+  constexpr int kRow = 2 * H::kHeadDim, kSlotRows = kSlotBytes / Cache<H>::kRowBytes;
+  constexpr int kSeen = divide_up(kSlotRows, H::kAtOnce);
   float queries[H::kShare][H::kLaneDims];
   load_queries<H>(memory.queries, queries);
   Seen<H> seen;
+  const int rows = Cache<H>::before(position, H::member()), first = H::first_key();
 #pragma unroll 1
-  for (int place = H::first_key(); place - H::first_key() < positions.count; place += kAhead * H::kAtOnce) {
-    KeyValue<H> now[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (positions.is_new(place + i * H::kAtOnce)) pairs[i].load(memory.newest);
-      now[i] = pairs[i];
-    }
-    positions.load(place + kAhead * H::kAtOnce, pairs);
-    seen.see(queries, now, place, positions.count);
+  for (int slot = 0; slot < rows; slot += kSlotRows) {
+    const auto* its = reader.open(cache.at(H::member()) + slot * kRow);
+    const int left = rows - slot < kSlotRows ? rows - slot : kSlotRows;
+    seen.template see<kSeen>(queries, its + first * kRow, H::kAtOnce * kRow, divide_up(left - first, H::kAtOnce));
+    reader.close();
   }
-  if (positions.count > kWarps) {
+  if (position % H::kMembers == H::member()) seen.template see<1>(queries, memory.newest, 0, first == 0 ? 1 : 0);
 #pragma unroll
-    for (int distance = H::kKeyLanes; distance < kWarpLanes; distance *= 2) seen.merge(distance);
-  }
+  for (int distance = H::kKeyLanes; distance < kWarpLanes; distance *= 2) seen.merge(distance);
   seen.store(memory.states[warp_index()]);
 }
 
@@ -180,25 +147,22 @@ ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange
   }
 }
 
-template <class H, int kTicks, class Patience_, class T>
-ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, const Exchange& qkv, const Exchange& parts,
-                             const HeadOperands<T>& at, const Cache<H>& cache) {
+template <class H, int kTicks, class Patience_, class Reader, class T>
+ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, Reader& reader, const Exchange& qkv,
+                             const Exchange& parts, const HeadOperands<T>& at, const Cache<H>& cache) {
   if (H::here()) {
-    const Positions<H> positions(cache, at.position);
-    KeyValue<H> pairs[kAhead];
-    positions.load(H::first_key(), pairs);
-    patience.lap(0);
     patience.wait(kTicks);
-    gather_heads<H, H::kShare, H::kHeadQuads>(memory.queries, qkv, at, H::kv_head() * H::kShare, 0,
-                                              [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
-                                                if (at.position % H::kMembers != positions.member) return;
-                                                const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
-                                                store_vector(memory.newest + place, quad);
-                                                store_vector(cache.at(at.position) + place, quad);
-                                              });
+    gather_heads<H, H::kShare, H::kHeadQuads, 1>(
+        memory.queries, qkv, at, 1, H::kv_head() * H::kShare, 0,
+        [&](int, bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
+          if (at.position % H::kMembers != H::member()) return;
+          const int place = 4 * group + (is_key ? 0 : H::kHeadDim);
+          store_vector(memory.newest + place, quad);
+          store_vector(cache.at(at.position) + place, quad);
+        });
     patience.lap(1);
     workers_barrier();
-    see_positions(memory, positions, pairs);
+    see_positions<H>(memory, reader, cache, at.position);
     patience.lap(2);
     workers_barrier();
     publish_seen(memory, parts);

@@ -4,23 +4,25 @@
 #include "phases/heads.cuh"
 
 // What a block needs of the positions at hand, in shared memory.
-template <class H, int kPositions_>
+template <class H, int kPositions_, int kVectors_>
 struct AloneMemory {
-  static constexpr int kPositions = kPositions_;
+  static constexpr int kPositions = kPositions_, kVectors = kVectors_;
   using Slice = typename H::Kept[4 * H::kSliceQuads];  // of a value
-  alignas(16) float queries[H::kSliceHeads][H::kHeadDim];
-  float scores[H::kSliceHeads][kPositions];
+  alignas(16) float queries[kVectors * H::kSliceHeads][H::kHeadDim];
+  float scores[kVectors * H::kSliceHeads][kPositions];
 };
 
-// Give each lane's part of a key to all heads, and keep the scores. `place` is at most `position`, or the score is
-// lost.
+// Give each lane's part of a key to the heads of all vectors, and keep the scores of positions that they see.
 template <class H, class Memory>
-ONEKERNEL_DEVICE void keep_scores(Memory& memory, const float (&queries)[H::kSliceHeads][H::kLaneDims],
-                                  const LanePart<H>& key, int place, int position) {
+ONEKERNEL_DEVICE void keep_scores(Memory& memory,
+                                  const float (&queries)[Memory::kVectors * H::kSliceHeads][H::kLaneDims],
+                                  const LanePart<H>& key, int place, int position, int vectors) {
 #pragma unroll
-  for (int head = 0; head < H::kSliceHeads; ++head) {
+  for (int head = 0; head < Memory::kVectors * H::kSliceHeads; ++head) {
+    const int vector = head / H::kSliceHeads;
+    if (vector > 0 && vector >= vectors) break;
     const float score = score_of<H>(queries[head], key);
-    if (lane_index() % H::kKeyLanes == 0 && place <= position) memory.scores[head][place] = score;
+    if (lane_index() % H::kKeyLanes == 0 && place <= position - vector) memory.scores[head][place] = score;
   }
 }
 
@@ -28,6 +30,8 @@ ONEKERNEL_DEVICE void keep_scores(Memory& memory, const float (&queries)[H::kSli
 template <class H, class Memory>
 ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* values, int position, int head,
                           const Exchange& context) {
+  const int vector = head / H::kSliceHeads;
+  position -= vector;
   constexpr int kApart = kWarpLanes / H::kSliceQuads, kMine = divide_up(Memory::kPositions, kApart);
   const int quad = lane_index() % H::kSliceQuads, first = lane_index() / H::kSliceQuads;
   float scores[kMine], largest = kNever, sum = 0.0f, mixed[4] = {};
@@ -60,51 +64,53 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
   const float whole = fast_reciprocal(sum);
 #pragma unroll
   for (int k = 0; k < 4; ++k) mixed[k] *= whole;
-  const int row = H::kv_head() * H::kShare + H::slice_head(H::member()) + head;
+  const int row = vector * H::kHeads + H::kv_head() * H::kShare + H::slice_head(H::member()) + head % H::kSliceHeads;
   context.publish(row * H::kHeadDim + 4 * (H::slice_quad(H::member()) + quad), mixed);
 }
 
 template <class H, class Memory>
-ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Slice* values, int position,
+ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Slice* values, int position, int vectors,
                                 const Exchange& context) {
-  for (int head = warp_index(); head < H::kSliceHeads; head += kWarps) mix<H>(memory, values, position, head, context);
+  for (int head = warp_index(); head < (Memory::kVectors > 1 ? vectors : 1) * H::kSliceHeads; head += kWarps)
+    mix<H>(memory, values, position, head, context);
 }
 
-// ---- positions that begin anew again and again: a block keeps its keys and values itself
+// ---- positions that begin anew again and again: a block keeps its keys and values itself. A second vector is of the
+// position before.
 
-template <class H, int kLayers, int kPositions>
-struct FewMemory : AloneMemory<H, kPositions> {
+template <class H, int kLayers, int kPositions, int kVectors>
+struct FewMemory : AloneMemory<H, kPositions, kVectors> {
   alignas(16) typename H::Kept keys[kLayers][kPositions][H::kHeadDim];
-  alignas(16) typename AloneMemory<H, kPositions>::Slice values[kLayers][kPositions];
+  alignas(16) typename AloneMemory<H, kPositions, kVectors>::Slice values[kLayers][kPositions];
 };
 
 // `kept`: the memory itself, or what else has keys and values.
 template <class H, int kTicks, class Memory, class Kept, class Patience_, class T>
 ONEKERNEL_DEVICE void attend_few(Memory& memory, Kept& kept, Patience_& patience, const Exchange& qkv,
-                                 const Exchange& context, const HeadOperands<T>& at, int layer) {
+                                 const Exchange& context, const HeadOperands<T>& at, int layer, int vectors) {
   if (H::here()) {
     const int member = H::member(), first = H::slice_quad(member), position = at.position;
     patience.wait(kTicks);
-    gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
-        memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
-        [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
-          store_vector(
-              is_key ? kept.keys[layer][position] + 4 * group : kept.values[layer][position] + 4 * (group - first),
-              quad);
+    gather_heads<H, H::kSliceHeads, H::kSliceQuads, Memory::kVectors>(
+        memory.queries, qkv, at, vectors, H::kv_head() * H::kShare + H::slice_head(member), first,
+        [&](int vector, bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
+          store_vector(is_key ? kept.keys[layer][position - vector] + 4 * group
+                              : kept.values[layer][position - vector] + 4 * (group - first),
+                       quad);
         });
     patience.lap(1);
     workers_barrier();
-    float queries[H::kSliceHeads][H::kLaneDims];
+    float queries[Memory::kVectors * H::kSliceHeads][H::kLaneDims];
     load_queries<H>(memory.queries, queries);
 #pragma unroll
     for (int place = 0; place < Memory::kPositions; place += H::kAtOnce) {
       LanePart<H> key = {};
       if (place + H::first_key() <= position) key.load_from(kept.keys[layer][place + H::first_key()]);
-      keep_scores<H>(memory, queries, key, place + H::first_key(), position);
+      keep_scores<H>(memory, queries, key, place + H::first_key(), position, vectors);
     }
     patience.lap(2);
     workers_barrier();
-    mix_heads<H>(memory, kept.values[layer], position, context);
+    mix_heads<H>(memory, kept.values[layer], position, vectors, context);
     patience.lap(3);
   }
   qkv.end_use();
@@ -114,9 +120,9 @@ ONEKERNEL_DEVICE void attend_few(Memory& memory, Kept& kept, Patience_& patience
 // ---- the first positions of a cache that all members share
 
 template <class H, int kPositions>
-struct NearMemory : AloneMemory<H, kPositions> {
+struct NearMemory : AloneMemory<H, kPositions, 1> {
   alignas(16) typename H::Kept key[H::kHeadDim];  // the new one
-  alignas(16) typename AloneMemory<H, kPositions>::Slice values[kPositions];
+  alignas(16) typename AloneMemory<H, kPositions, 1>::Slice values[kPositions];
 };
 
 // What a thread reads of the cache, all of it before it waits for the new position.
@@ -127,6 +133,13 @@ struct Before {
   LanePart<H> keys[kRounds];
   Packed<typename H::Kept, 4> values[kQuads];
 
+  // The number of a group of values.
+  ONEKERNEL_DEVICE static int number_of(int i) {
+    int thread = threadIdx.x;
+    forget(thread);  // as in Columns::first
+    return thread + i * kWorkers;
+  }
+
   ONEKERNEL_DEVICE Before(const Cache<H>& cache, int first_quad, int position) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
@@ -136,17 +149,17 @@ struct Before {
     }
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
+      const int number = number_of(i), place = number / H::kSliceQuads;
       const int quad = first_quad + number % H::kSliceQuads;
       values[i] = {};
       if (place < position) values[i].load_early(cache.at(place) + H::kHeadDim + 4 * quad);
     }
   }
 
-  ONEKERNEL_DEVICE void store_values(typename AloneMemory<H, kPositions>::Slice* to, int position) const {
+  ONEKERNEL_DEVICE void store_values(typename AloneMemory<H, kPositions, 1>::Slice* to, int position) const {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const int number = threadIdx.x + i * kWorkers, place = number / H::kSliceQuads;
+      const int number = number_of(i), place = number / H::kSliceQuads;
       if (place < position) values[i].store(to[place] + 4 * (number % H::kSliceQuads));
     }
   }
@@ -164,9 +177,9 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
     patience.lap(0);
     before.store_values(memory.values, position);
     patience.wait(kTicks);
-    gather_heads<H, H::kSliceHeads, H::kSliceQuads>(
-        memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
-        [&](bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
+    gather_heads<H, H::kSliceHeads, H::kSliceQuads, 1>(
+        memory.queries, qkv, at, 1, H::kv_head() * H::kShare + H::slice_head(member), first,
+        [&](int, bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           store_vector(is_key ? memory.key + 4 * group : memory.values[position] + 4 * (group - first), quad);
           if (is_key ? member == 0 : H::slice_head(member) == 0)
             store_vector(cache.at(position) + (is_key ? 0 : H::kHeadDim) + 4 * group, quad);
@@ -180,11 +193,11 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
       const int place = i * H::kAtOnce + H::first_key();
       LanePart<H> key = before.keys[i];
       if (place == position) key.load_from(memory.key);
-      keep_scores<H>(memory, queries, key, place, position);
+      keep_scores<H>(memory, queries, key, place, position, 1);
     }
     patience.lap(2);
     workers_barrier();
-    mix_heads<H>(memory, memory.values, position, context);
+    mix_heads<H>(memory, memory.values, position, 1, context);
     patience.lap(3);
   }
   qkv.end_use();

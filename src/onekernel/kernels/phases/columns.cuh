@@ -47,9 +47,20 @@ ONEKERNEL_DEVICE float of_halves(unsigned halves, int which) {
   return bits_float(which == 0 ? halves << 16 : halves & 0xffff0000u);
 }
 
+// Await the columns of some vectors, of at most kVectors, that stand one behind the other in an exchange.
+template <int kWidth, int kVectors>
+ONEKERNEL_DEVICE void await_columns(const Exchange& exchange, int vectors,
+                                    float (&values)[kVectors * Columns<kWidth>::kQuads][4]) {
+  using Place = Columns<kWidth>;
+  constexpr int kQuads = Place::kQuads;
+  const int first = Place::first(), quads = Place::in_vector();
+  exchange.await_at([=](int i) { return i / kQuads * kWidth + first + i % kQuads * 4 * kWarpLanes; },
+                    [=](int i) { return (kVectors == 1 || i / kQuads < vectors) && i % kQuads < quads; }, values);
+}
+
 // Write a lane's groups as parts into its warp's memory.
 template <int kWidth>
-ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (&values)[Columns<kWidth>::kQuads][4]) {
+ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (*values)[4]) {
   const int quads = Columns<kWidth>::in_span();
 #pragma unroll
   for (int i = 0; i < Columns<kWidth>::kQuads; ++i) {
@@ -62,44 +73,56 @@ ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (&values)[Columns
   }
 }
 
-// The operand of a step: lane 4 n + q has group q of the half that column n takes, as the part that it takes.
+// The operand of a step: lane 4 n + q has group q of the half that column n takes, as the part that it takes. The last
+// four columns take the other vector, if there are two.
+template <int kWidth, int kVectors>
 ONEKERNEL_DEVICE MatrixB<bfloat16> load_parts(const unsigned* parts, int step) {
   const int column = lane_index() / 4, group = lane_index() % 4;
+  if (kVectors > 1) parts += column / 4 * (Columns<kWidth>::kPartsBytes / 4);
   const auto pair = load_vector<2>(parts + 4 * (8 * step + 4 * (column / 2 % 2) + group) + 2 * (column % 2));
   return {{pair.at[0], pair.at[1]}};
 }
 
-// The residual stream of a decoder: every block has all of it, and each lane keeps its own columns.
-template <int kWidth>
+// A row of a table, whose address is computed when it is needed: else it goes through a loop, and takes registers.
+template <int kWidth, class T>
+ONEKERNEL_DEVICE const T* row_of(const T* rows, int row) {
+  forget(row);
+  return rows + 1ll * row * kWidth;
+}
+
+// Residual streams of a decoder, of one vector or two: every block has all of them, and each lane keeps its own
+// columns.
+template <int kWidth, int kVectors = 1>
 struct Residual {
   using Place = Columns<kWidth>;
-  float at[Place::kQuads][4];
+  static constexpr int kQuads = Place::kQuads;
+  float at[kVectors * kQuads][4];
   bool owed = false;  // what the last phase of a layer made is still to be added
 
-  // Begin with a row of a table.
+  // Begin a vector with a row of a table.
   template <class T>
-  ONEKERNEL_DEVICE void load(const T* row) {
-    clear();
-    add_row(row);
+  ONEKERNEL_DEVICE void load(const T* row, int vector = 0) {
+    clear(vector);
+    add_row(row, vector);
   }
 
   // Begin with nothing, or add a row to what is there.
-  ONEKERNEL_DEVICE void clear() {
+  ONEKERNEL_DEVICE void clear(int vector = 0) {
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i)
+    for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) at[i][k] = 0.0f;
+      for (int k = 0; k < 4; ++k) at[vector * kQuads + i][k] = 0.0f;
     owed = false;
   }
   template <class T>
-  ONEKERNEL_DEVICE void add_row(const T* row) {
+  ONEKERNEL_DEVICE void add_row(const T* row, int vector = 0) {
     const int quads = Place::in_vector();
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i) {
+    for (int i = 0; i < kQuads; ++i) {
       if (i >= quads) continue;
       const auto quad = load_vector<4>(row + Place::first() + 4 * kWarpLanes * i);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) at[i][k] += to_float(quad.at[k]);
+      for (int k = 0; k < 4; ++k) at[vector * kQuads + i][k] += to_float(quad.at[k]);
     }
   }
 
@@ -110,23 +133,25 @@ struct Residual {
     for (int code = 0; code < kCodes; ++code) add_row(row_of(code));
   }
 
-  ONEKERNEL_DEVICE void add(const Exchange& exchange) {
-    float more[Place::kQuads][4];
-    exchange.await(Place::first(), 4 * kWarpLanes, Place::in_vector(), more);
+  // Add an exchange to the first kAdded vectors, if so many are on their way; or one vector to another one.
+  template <int kAdded = 1>
+  ONEKERNEL_DEVICE void add(const Exchange& exchange, int vectors = 1, int vector = 0) {
+    float more[kAdded * kQuads][4];
+    await_columns<kWidth, kAdded>(exchange, vectors, more);
     exchange.end_use();
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i)
+    for (int i = 0; i < kAdded * kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) at[i][k] += more[i][k];
+      for (int k = 0; k < 4; ++k) at[vector * kQuads + i][k] += more[i][k];
   }
 
   // This lane's share of the sum of squares.
-  ONEKERNEL_DEVICE float squares() const {
+  ONEKERNEL_DEVICE float squares(int vector) const {
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i)
+    for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) sum += at[i][k] * at[i][k];
+      for (int k = 0; k < 4; ++k) sum += at[vector * kQuads + i][k] * at[vector * kQuads + i][k];
     return sum;
   }
 };

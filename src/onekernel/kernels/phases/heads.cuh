@@ -10,8 +10,9 @@ template <int kHeads_, int kKvHeads_, int kHeadDim_, int kMembers_, class Kept_>
 struct Heads {
   using Kept = Kept_;  // of keys and values: bfloat16 or float
   static constexpr int kHeads = kHeads_, kKvHeads = kKvHeads_, kHeadDim = kHeadDim_;
-  static constexpr int kShare = kHeads / kKvHeads;  // heads that share keys
-  static constexpr int kMembers = kMembers_;        // blocks that share a head of keys
+  static constexpr int kRows = kHeads + 2 * kKvHeads;  // queries, keys and values of a vector
+  static constexpr int kShare = kHeads / kKvHeads;     // heads that share keys
+  static constexpr int kMembers = kMembers_;           // blocks that share a head of keys
   static constexpr int kHeadQuads = kHeadDim / 4;
   static constexpr int kKeyLanes = 16;  // that share a key; a warp looks at several at a time
   static constexpr int kKeys = kWarpLanes / kKeyLanes;
@@ -47,7 +48,8 @@ struct HeadOperands {
   float epsilon;
 };
 
-// The keys and values of a layer: [kv_heads, members, rows, 2, head_dim]. Members have positions in turn.
+// The keys and values of a layer: [kv_heads, members, rows, 2, head_dim], less than 2^31 of them. Members have
+// positions in turn.
 template <class H>
 struct Cache {
   using Kept = typename H::Kept;
@@ -61,7 +63,7 @@ struct Cache {
   // The key of a position, and behind it the value.
   ONEKERNEL_DEVICE Kept* at(int place) const {
     const int member = H::kv_head() * H::kMembers + place % H::kMembers;
-    return start + (1ll * member * divide_up(capacity, H::kMembers) + place / H::kMembers) * 2 * H::kHeadDim;
+    return start + (member * divide_up(capacity, H::kMembers) + place / H::kMembers) * 2 * H::kHeadDim;
   }
 
   // How many of the positions below one a member has.
@@ -69,10 +71,18 @@ struct Cache {
     return position > member ? divide_up(position - member, H::kMembers) : 0;
   }
 
-  // Bring what this block has, and all members may read, into L2.
-  ONEKERNEL_DEVICE void prefetch(int position) const {
+  // What this block has of the positions below one, and how it is copied.
+  static constexpr int kRowBytes = 2 * H::kHeadDim * static_cast<int>(sizeof(Kept));
+  ONEKERNEL_DEVICE const unsigned char* own() const { return reinterpret_cast<const unsigned char*>(at(H::member())); }
+  ONEKERNEL_DEVICE Copy copy(int position) const {
     const int rows = H::here() ? before(position, H::member()) : 0;
-    if (rows > 0) prefetch_bulk(at(H::member()), rows * 2 * H::kHeadDim * static_cast<int>(sizeof(Kept)));
+    return {rows > 0, 1, rows * kRowBytes};
+  }
+
+  // Bring that into L2, where all members read it.
+  ONEKERNEL_DEVICE void prefetch(int position) const {
+    const Copy its = copy(position);
+    if (its.here) prefetch_bulk(own(), its.bytes);
   }
 };
 
@@ -113,21 +123,25 @@ struct Turning {
 };
 
 // Await queries, one after the other from `query` on, and bring them into shared memory. Await the new key of this
-// block, and groups of its value from `value_quad` on, and give them to `keep`, rounded: (is key, group of four, quad).
-template <class H, int kQueries, int kValueQuads, class T, class Keep>
-ONEKERNEL_DEVICE void gather_heads(float (&queries)[kQueries][H::kHeadDim], const Exchange& qkv,
-                                   const HeadOperands<T>& at, int query, int value_quad, Keep keep) {
+// block, and groups of its value from `value_quad` on, and give them to `keep`, rounded: (vector, is key, group of
+// four, quad). A second vector is of the position before.
+template <class H, int kQueries, int kValueQuads, int kVectors, class T, class Keep>
+ONEKERNEL_DEVICE void gather_heads(float (&queries)[kVectors * kQueries][H::kHeadDim], const Exchange& qkv,
+                                   const HeadOperands<T>& at, int vectors, int query, int value_quad, Keep keep) {
   constexpr int kKeyQuad = kQueries * H::kHeadQuads, kValueQuad = kKeyQuad + H::kHeadQuads;
-  constexpr int kQuads = kValueQuad + kValueQuads;
+  constexpr int kQuads = kValueQuad + kValueQuads, kPadded = divide_up(kQuads, kWarpLanes) * kWarpLanes;
   const int key_row = H::kHeads + H::kv_head(), value_row = key_row + H::kKvHeads;
 #pragma unroll
-  for (int first = 0; first < kQuads; first += kWorkers) {
-    const int place = first + threadIdx.x;
-    if (place - lane_index() >= kQuads) break;
+  for (int first = 0; first < kVectors * kPadded; first += kWorkers) {
+    int thread = first + threadIdx.x;
+    forget(thread);  // as in Columns::first
+    const int vector = kVectors > 1 ? thread / kPadded : 0, place = thread - vector * kPadded;
+    if (vector >= (kVectors > 1 ? vectors : 1) || place >= kPadded) break;  // whole warps
     const bool inside = place < kQuads, is_query = place < kKeyQuad, is_value = place >= kValueQuad;
     const int group = is_value ? place - kValueQuad + value_quad : place % H::kHeadQuads;
-    const int row = is_query ? query + place / H::kHeadQuads : is_value ? value_row : key_row;
-    const Turning<H> turning(group % H::kHeadQuads, is_query ? at.query_norm : at.key_norm, at.rotation);
+    const int row = vector * H::kRows + (is_query ? query + place / H::kHeadQuads : is_value ? value_row : key_row);
+    const Turning<H> turning(group % H::kHeadQuads, is_query ? at.query_norm : at.key_norm,
+                             at.rotation - vector * H::kHeadDim);
     float found[1][4];
     qkv.await(row * H::kHeadDim + 4 * group, 0, inside ? 1 : 0, found);
     float turned[4] = {found[0][0], found[0][1], found[0][2], found[0][3]};
@@ -135,13 +149,13 @@ ONEKERNEL_DEVICE void gather_heads(float (&queries)[kQueries][H::kHeadDim], cons
     if (!inside) continue;
     if (is_query) {
       const float scale = kLog2E * rsqrtf(static_cast<float>(H::kHeadDim));
-      store_vector(queries[place / H::kHeadQuads] + 4 * group,
+      store_vector(queries[vector * kQueries + place / H::kHeadQuads] + 4 * group,
                    Vector<float, 4>{{turned[0] * scale, turned[1] * scale, turned[2] * scale, turned[3] * scale}});
     } else {
       Vector<typename H::Kept, 4> rounded;
 #pragma unroll
       for (int k = 0; k < 4; ++k) from_float(is_value ? found[0][k] : turned[k], rounded.at[k]);
-      keep(!is_value, group, rounded);
+      keep(vector, !is_value, group, rounded);
     }
   }
 }

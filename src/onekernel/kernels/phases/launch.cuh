@@ -38,33 +38,36 @@ struct Predecessor {
   ONEKERNEL_DEVICE void lap(int) {}
 };
 
-// Take up a residual stream.
-template <int kWidth>
-ONEKERNEL_DEVICE void take_up(Residual<kWidth>& stream, const float* from, bool owed) {
+// Take up the first kTaken vectors of a residual stream.
+template <int kTaken, int kWidth, int kVectors>
+ONEKERNEL_DEVICE void take_up(Residual<kWidth, kVectors>& stream, const float* from, bool owed) {
   using Place = Columns<kWidth>;
   const auto* words = reinterpret_cast<const unsigned*>(from) + Place::first();
   const int quads = Place::in_vector();
 #pragma unroll
-  for (int i = 0; i < Place::kQuads; ++i) {
+  for (int i = 0; i < kTaken * Place::kQuads; ++i) {
+    const int vector = i / Place::kQuads, its = i % Place::kQuads;
     Vector<unsigned, 4> quad = {};
-    if (i < quads) quad = load_relaxed<4>(words + 4 * kWarpLanes * i);
+    if (its < quads) quad = load_relaxed<4>(words + vector * kWidth + 4 * kWarpLanes * its);
 #pragma unroll
     for (int k = 0; k < 4; ++k) stream.at[i][k] = bits_float(quad.at[k]);
   }
   stream.owed = owed;
 }
 
-// Put it down, by the first block.
-template <int kWidth>
-ONEKERNEL_DEVICE void put_down(const Residual<kWidth>& stream, float* to) {
+// Put them down, by the first block.
+template <int kTaken, int kWidth, int kVectors>
+ONEKERNEL_DEVICE void put_down(const Residual<kWidth, kVectors>& stream, float* to) {
   using Place = Columns<kWidth>;
   if (blockIdx.x != 0) return;
   const int quads = Place::in_vector();
 #pragma unroll
-  for (int i = 0; i < Place::kQuads; ++i) {
-    if (i >= quads) continue;
+  for (int i = 0; i < kTaken * Place::kQuads; ++i) {
+    const int vector = i / Place::kQuads, its = i % Place::kQuads;
+    if (its >= quads) continue;
     const float (&quad)[4] = stream.at[i];
-    store_vector(to + Place::first() + 4 * kWarpLanes * i, Vector<float, 4>{{quad[0], quad[1], quad[2], quad[3]}});
+    store_vector(to + vector * kWidth + Place::first() + 4 * kWarpLanes * its,
+                 Vector<float, 4>{{quad[0], quad[1], quad[2], quad[3]}});
   }
 }
 
@@ -72,7 +75,7 @@ ONEKERNEL_DEVICE void put_down(const Residual<kWidth>& stream, float* to) {
 template <class H, int kLayers, int kPositions>
 struct FewKept {
   alignas(16) typename H::Kept keys[kLayers][kPositions][H::kHeadDim];
-  alignas(16) typename AloneMemory<H, kPositions>::Slice values[kLayers][kPositions];
+  alignas(16) typename AloneMemory<H, kPositions, 1>::Slice values[kLayers][kPositions];
 };
 
 // A number that may be read before the wait.
@@ -95,14 +98,13 @@ struct Around {
   Before before;
   After after;
 
-  ONEKERNEL_DEVICE void pass() {}  // a launch has no blocks without rows
+  ONEKERNEL_DEVICE void pass(int) {}  // a launch has no blocks without rows
   ONEKERNEL_DEVICE void prefetch() { input.prefetch(); }
-  template <int kQuads>
-  ONEKERNEL_DEVICE float await(float (&values)[kQuads][4]) {
+  template <int kQuads, int kVectors>
+  ONEKERNEL_DEVICE void await(int vectors, float (&values)[kQuads][4], float (&squares)[kVectors]) {
     before();
-    const float squares = input.await(values);
+    input.await(vectors, values, squares);
     after();
-    return squares;
   }
   ONEKERNEL_DEVICE float factor(const float* squares) const { return input.factor(squares); }
 };

@@ -29,12 +29,13 @@ struct Matrix {
 
 constexpr int kSumStride = kWarps + 4;  // of the partial sums of a row: no two rows of a tile meet in a bank
 
-// What the phases of a block keep in shared memory; there are two of the sums, used in turn.
-template <int kMostRows, int kMostColumns>
+// What the phases of a block keep in shared memory, rows and parts of all vectors; there are two of the sums, used in
+// turn.
+template <int kMostRows, int kPartsBytes, int kVectors>
 struct ProjectMemory {
   float sums[2][kMostRows * kSumStride];
-  float squares[2][kWarps];
-  alignas(16) unsigned parts[kWarps][Columns<kMostColumns>::kPartsBytes / 4];
+  float squares[2][kVectors][kWarps];
+  alignas(16) unsigned parts[kWarps][kPartsBytes / 4];
 };
 
 // Fragments that were taken from the stream before the vector was there: of whole tiles, where those are small.
@@ -61,7 +62,7 @@ ONEKERNEL_DEVICE void hold_chunks(Reader& reader, Held<M>& held) {
 }
 
 // The parts of a warp's span: in registers where several tiles need them.
-template <class M>
+template <class M, int kVectors>
 struct Operand {
   static constexpr bool kKept = M::kTiles > 1 && M::kSteps <= 8;
   const unsigned* parts;
@@ -70,14 +71,14 @@ struct Operand {
   ONEKERNEL_DEVICE explicit Operand(const unsigned* parts) : parts(parts) {
     if constexpr (kKept)
 #pragma unroll
-      for (int step = 0; step < M::kSteps; ++step) kept[step] = load_parts(parts, step);
+      for (int step = 0; step < M::kSteps; ++step) kept[step] = load_parts<M::kColumns, kVectors>(parts, step);
   }
 
   ONEKERNEL_DEVICE MatrixB<bfloat16> at(int step) const {
     if constexpr (kKept)
       return kept[step];
     else
-      return load_parts(parts, step);
+      return load_parts<M::kColumns, kVectors>(parts, step);
   }
 };
 
@@ -87,20 +88,21 @@ struct TileSum {
   MatrixD at[kSums];
 
   // This lane's part of a row: rows 0 to 7 are multiplied by the first half of each step, rows 8 to 15 are the same
-  // times the second half.
+  // times the second half. Lanes 0 and 1 of four have those of the first vector, the others those of the second.
   ONEKERNEL_DEVICE float row() const {
     MatrixD sum = at[0];
 #pragma unroll
     for (int i = 1; i < kSums; ++i)
 #pragma unroll
       for (int v = 0; v < 4; ++v) sum.at[v] += at[i].at[v];
-    return lane_index() % 4 == 0 ? sum.at[0] + sum.at[1] : sum.at[2] + sum.at[3];
+    return lane_index() % 2 == 0 ? sum.at[0] + sum.at[1] : sum.at[2] + sum.at[3];
   }
 };
 
 // Multiply the chunks from kPlace on, and give each tile's part of a row to `done`.
-template <class M, int kPlace, int kEnd, class Reader, class Sum, class Done>
-ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Operand<M>& operand, Sum& sum, Done done) {
+template <class M, int kVectors, int kPlace, int kEnd, class Reader, class Sum, class Done>
+ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Operand<M, kVectors>& operand, Sum& sum,
+                                      Done done) {
   if constexpr (kPlace < kEnd) {
     Fragment fresh[kChunk];
     if constexpr (kPlace >= Held<M>::kChunks) take_chunk<M, kPlace>(reader, fresh);
@@ -114,30 +116,34 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Opera
       multiply_fragment(sum.at[step % M::kSums], *fragment, operand.at(step));
       if (step == M::kSteps - 1) done(number / M::kSteps, sum.row());
     }
-    multiply_chunks<M, kPlace + 1, kEnd>(reader, held, operand, sum, done);
+    multiply_chunks<M, kVectors, kPlace + 1, kEnd>(reader, held, operand, sum, done);
   }
 }
 
+template <class M, int kVectors>
 ONEKERNEL_DEVICE void store_row(float row, float* sums, int tile) {
   row += shuffle_xor(row, 1);
-  if (lane_index() % 4 == 0) sums[(8 * tile + lane_index() / 4) * kSumStride + warp_index()] = row;
+  const int vector = lane_index() % 4 / 2;
+  if (lane_index() % (4 / kVectors) == 0)
+    sums[(vector * M::kGroupRows + 8 * tile + lane_index() / 4) * kSumStride + warp_index()] = row;
 }
 
-template <class M, class Reader>
-ONEKERNEL_DEVICE void multiply(Reader& reader, Held<M>& held, const Operand<M>& operand, float* sums) {
+template <class M, int kVectors, class Reader>
+ONEKERNEL_DEVICE void multiply(Reader& reader, Held<M>& held, const Operand<M, kVectors>& operand, float* sums) {
   constexpr int kHeld = Held<M>::kChunks;
   TileSum<M::kSums> sum;
   if constexpr (M::kTiles <= kTilesAtOnce || kHeld % M::kPeriod != 0 || kHeld == M::kChunks) {
     float rows[M::kTiles];  // nobody waits for a sum before all products are on their way
-    multiply_chunks<M, 0, M::kChunks>(reader, held, operand, sum, [&](int tile, float row) { rows[tile] = row; });
+    multiply_chunks<M, kVectors, 0, M::kChunks>(reader, held, operand, sum,
+                                                [&](int tile, float row) { rows[tile] = row; });
 #pragma unroll
-    for (int tile = 0; tile < M::kTiles; ++tile) store_row(rows[tile], sums, tile);
+    for (int tile = 0; tile < M::kTiles; ++tile) store_row<M, kVectors>(rows[tile], sums, tile);
   } else {  // one text for all tiles behind the held ones
-    const auto store = [&](int tile, float row) { store_row(row, sums, tile); };
-    multiply_chunks<M, 0, kHeld>(reader, held, operand, sum, store);
+    const auto store = [&](int tile, float row) { store_row<M, kVectors>(row, sums, tile); };
+    multiply_chunks<M, kVectors, 0, kHeld>(reader, held, operand, sum, store);
 #pragma unroll 1
     for (int chunk = kHeld; chunk < M::kChunks; chunk += M::kPeriod, sums += 8 * kSumStride)
-      multiply_chunks<M, kHeld, kHeld + M::kPeriod>(reader, held, operand, sum, store);
+      multiply_chunks<M, kVectors, kHeld, kHeld + M::kPeriod>(reader, held, operand, sum, store);
   }
 }
 
@@ -146,43 +152,41 @@ ONEKERNEL_DEVICE float sum_of_warps(const float* at) {
   return ((a.at[0] + a.at[1]) + (a.at[2] + a.at[3])) + ((b.at[0] + b.at[1]) + (b.at[2] + b.at[3]));
 }
 
-// ---- what is multiplied
+// ---- what is multiplied: `await` gives the columns of a lane, and its share of the sums of squares, if they matter
 
-// A vector as other blocks made it.
-template <int kWidth>
+// Vectors as other blocks made them.
+template <int kWidth, int kVectors>
 struct Plain {
   const Exchange& exchange;
 
-  ONEKERNEL_DEVICE void pass() { exchange.end_use(); }
+  ONEKERNEL_DEVICE void pass(int) { exchange.end_use(); }
   ONEKERNEL_DEVICE void prefetch() {}
 
-  // Returns this lane's share of the sum of squares, if it matters.
-  ONEKERNEL_DEVICE float await(float (&values)[Columns<kWidth>::kQuads][4]) {
-    using Place = Columns<kWidth>;
-    exchange.await(Place::first(), 4 * kWarpLanes, Place::in_vector(), values);
+  ONEKERNEL_DEVICE void await(int vectors, float (&values)[kVectors * Columns<kWidth>::kQuads][4],
+                              float (&)[kVectors]) {
+    await_columns<kWidth, kVectors>(exchange, vectors, values);
     exchange.end_use();
-    return 0.0f;
   }
 
   ONEKERNEL_DEVICE float factor(const float*) const { return 1.0f; }
 };
 
 // The residual stream under an RMSNorm, whose factor is applied to the product: a row needs it once.
-template <int kWidth, class T>
+template <int kWidth, class T, int kVectors, int kStreams>
 struct Normed {
   using Place = Columns<kWidth>;
-  Residual<kWidth>& residual;
+  Residual<kWidth, kStreams>& residual;
   const Exchange& addend;
   const T* weight;
   float epsilon;
   float scale[Place::kQuads][4];
 
-  ONEKERNEL_DEVICE Normed(Residual<kWidth>& residual, const Exchange& addend, const T* weight, float epsilon)
+  ONEKERNEL_DEVICE Normed(Residual<kWidth, kStreams>& residual, const Exchange& addend, const T* weight, float epsilon)
       : residual(residual), addend(addend), weight(weight), epsilon(epsilon) {}
 
   // A block without rows of this matrix still needs its residual stream.
-  ONEKERNEL_DEVICE void pass() {
-    if (residual.owed) residual.add(addend);
+  ONEKERNEL_DEVICE void pass(int vectors) {
+    if (residual.owed) residual.template add<kVectors>(addend, vectors);
     residual.owed = false;
   }
 
@@ -197,19 +201,21 @@ struct Normed {
     }
   }
 
-  ONEKERNEL_DEVICE float await(float (&values)[Place::kQuads][4]) {
-    pass();
+  ONEKERNEL_DEVICE void await(int vectors, float (&values)[kVectors * Place::kQuads][4], float (&squares)[kVectors]) {
+    pass(vectors);
 #pragma unroll
-    for (int i = 0; i < Place::kQuads; ++i)
+    for (int i = 0; i < kVectors * Place::kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) values[i][k] = residual.at[i][k] * scale[i][k];
-    return residual.squares();
+      for (int k = 0; k < 4; ++k) values[i][k] = residual.at[i][k] * scale[i % Place::kQuads][k];
+#pragma unroll
+    for (int vector = 0; vector < kVectors; ++vector) squares[vector] = residual.squares(vector);
   }
 
   ONEKERNEL_DEVICE float factor(const float* squares) const { return rsqrtf(sum_of_warps(squares) / kWidth + epsilon); }
 };
 
-// ---- what becomes of a row's product; called by whole warps, `inside` where there is such a row
+// ---- what becomes of a row's product; called by whole warps, `inside` where there is such a row. Rows of a second
+// vector are counted on from those of the first.
 
 struct Publish {
   const Exchange& exchange;
@@ -269,70 +275,94 @@ struct TracedPatience {
   static constexpr int kTracedThread = 1 * kWarpLanes;
 };
 
+// Whose row a thread finishes.
+template <class M, int kVectors>
+ONEKERNEL_DEVICE int vector_of() {
+  const int vector = kVectors > 1 ? static_cast<int>(threadIdx.x) / M::kGroupRows : 0;
+  return vector < kVectors ? vector : kVectors - 1;
+}
+
 // Finish the rows of a group in the first warps; the others go on when the results are on their way.
-template <class M, class Memory, class Finish>
-ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, float factor, Finish finish) {
-  constexpr int kFinishers = divide_up(M::kGroupRows, kWarpLanes);  // warps
+template <class M, int kVectors, class Memory, class Finish>
+ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, int vectors, float factor,
+                                   Finish finish) {
+  constexpr int kRows = kVectors * M::kGroupRows, kFinishers = divide_up(kRows, kWarpLanes);  // rows, warps
+  static_assert(kRows <= kWorkers, "a thread for each row");
   const bool finishes = warp_index() < kFinishers;
   if (finishes) {
-    const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + threadIdx.x;
-    const bool inside = threadIdx.x < M::kGroupRows && row < M::kRows;
-    finish(inside, row, inside ? sum_of_warps(memory.sums[turn] + threadIdx.x * kSumStride) * factor : 0.0f);
+    int thread = threadIdx.x;
+    forget(thread);  // as in Columns::first
+    const int vector = kVectors > 1 ? thread / M::kGroupRows : 0;
+    const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + thread - vector * M::kGroupRows;
+    const bool inside = thread < kRows && row < M::kRows && (kVectors == 1 || vector < vectors);
+    const float value = inside ? sum_of_warps(memory.sums[turn] + thread * kSumStride) * factor : 0.0f;
+    finish(inside, vector * M::kRows + row, value);
   }
   if (kFinishers < kWarps && finishes) named_barrier_arrive(2, kWorkers);
   if (kFinishers < kWarps && !finishes) named_barrier(2, kWorkers);
 }
 
-template <int kTicks, class M, class Memory, class Patience_, class Reader, class Input, class Finish>
-ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, Input input,
+// Multiply `vectors` vectors, at most kVectors, by a matrix.
+template <int kTicks, class M, int kVectors, class Memory, class Patience_, class Reader, class Input, class Finish>
+ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, int vectors, Input input,
                               Finish finish) {
+  using Place = Columns<M::kColumns>;
   if (!M::here()) {
     reader.template skip<M>();
     workers_barrier();  // as often as elsewhere
-    return input.pass();
+    return input.pass(vectors);
   }
   Held<M> held;
   hold_chunks<M>(reader, held);
   input.prefetch();
   patience.lap(0);
 
-  float values[Columns<M::kColumns>::kQuads][4];
+  float values[kVectors * Place::kQuads][4], squares[kVectors] = {};
   patience.wait(kTicks);
-  const float squares = warp_sum(input.await(values));
+  input.await(vectors, values, squares);
   patience.lap(1);
 
   unsigned* parts = memory.parts[warp_index()];
-  store_parts<M::kColumns>(parts, values);
-  if (lane_index() == 0) memory.squares[turn][warp_index()] = squares;
+#pragma unroll
+  for (int vector = 0; vector < kVectors; ++vector) {
+    if (vector > 0 && vector >= vectors) break;
+    store_parts<M::kColumns>(parts + vector * Place::kPartsBytes / 4, values + vector * Place::kQuads);
+    const float sum = warp_sum(squares[vector]);
+    if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;
+  }
   warp_barrier();
-  const Operand<M> operand(parts);
+  const Operand<M, kVectors> operand(parts);
   float factor = 1.0f;
   for (int group = 0; group < M::kGroups; ++group) {
     if (group > 0) hold_chunks<M>(reader, held);
-    multiply<M>(reader, held, operand, memory.sums[turn]);
+    multiply<M, kVectors>(reader, held, operand, memory.sums[turn]);
     patience.lap(2);
     workers_barrier();
     patience.lap(3);
-    if (group == 0) factor = input.factor(memory.squares[turn]);
-    finish_group<M>(memory, turn, group, factor, finish);
+    if (group == 0) factor = input.factor(memory.squares[turn][vector_of<M, kVectors>()]);
+    finish_group<M, kVectors>(memory, turn, group, vectors, factor, finish);
     turn ^= 1;
     patience.lap(4);
   }
   patience.since = clock_ticks();
 }
 
-// Begin a stream with another one under its norm, which is done with what it was owed.
-template <class Memory, int kWidth, class T>
-ONEKERNEL_DEVICE void carry(Memory& memory, int& turn, Residual<kWidth>& to, Normed<kWidth, T> from) {
+// Begin a vector of a stream with another one under its norm, which is done with what it was owed.
+template <class Memory, int kWidth, class T, int kTo, int kFrom>
+ONEKERNEL_DEVICE void carry(Memory& memory, int& turn, Residual<kWidth, kTo>& to, int vector,
+                            Normed<kWidth, T, 1, kFrom> from) {
+  constexpr int kQuads = Columns<kWidth>::kQuads;
   from.prefetch();
-  const float squares = warp_sum(from.await(to.at));
-  if (lane_index() == 0) memory.squares[turn][warp_index()] = squares;
+  float values[kQuads][4], squares[1];
+  from.await(1, values, squares);
+  squares[0] = warp_sum(squares[0]);
+  if (lane_index() == 0) memory.squares[turn][0][warp_index()] = squares[0];
   workers_barrier();
-  const float factor = from.factor(memory.squares[turn]);
+  const float factor = from.factor(memory.squares[turn][0]);
 #pragma unroll
-  for (int i = 0; i < Columns<kWidth>::kQuads; ++i)
+  for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-    for (int k = 0; k < 4; ++k) to.at[i][k] *= factor;
+    for (int k = 0; k < 4; ++k) to.at[vector * kQuads + i][k] = values[i][k] * factor;
   to.owed = false;
   turn ^= 1;
 }

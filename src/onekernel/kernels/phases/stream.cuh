@@ -44,7 +44,7 @@ struct Turn {
   }
 };
 
-// The part of a matrix that a block has.
+// The part of a matrix that a block has; or other rows that it reads once, one behind the other.
 struct Copy {
   bool here;
   int groups, bytes;  // of a group
@@ -58,6 +58,7 @@ ONEKERNEL_DEVICE Copy copy_of() {
 // would delay what blocks give to each other: pieces are kPace cycles apart.
 template <int kSlots, int kAhead, int kPiece, int kPace>
 struct Writer {
+  static_assert(kAhead <= kSlots, "a slot is watched until its copy is there, not until it is copied into again");
   Ring<kSlots>& ring;
   Turn<kSlots> turn, oldest;
   int flying = 0;
@@ -111,6 +112,16 @@ struct RingReader {
     const auto* mine = ring.slot[turn.slot] + warp_index() * kFragments * kFragmentBytes + 16 * lane_index();
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) load_fragment(mine + i * kFragmentBytes, fragments[i]);
+    close();
+  }
+
+  // Other rows, as many as fit into a slot: where they are, until `close`.
+  template <class T>
+  ONEKERNEL_DEVICE const T* open(const T*) {
+    mbarrier_wait_together(ring.full[turn.slot], turn.parity);
+    return reinterpret_cast<const T*>(ring.slot[turn.slot]);
+  }
+  ONEKERNEL_DEVICE void close() {
     warp_barrier();
     if (lane_index() == 0) mbarrier_arrive(ring.empty[turn.slot]);
     turn.next();
@@ -132,6 +143,12 @@ struct DirectReader {
   ONEKERNEL_DEVICE void skip() {
     from += M::kGroups * stream_bytes(M::kFragments);
   }
+
+  template <class T>
+  ONEKERNEL_DEVICE const T* open(const T* rows) {
+    return rows;
+  }
+  ONEKERNEL_DEVICE void close() {}
 
   template <int kFragments>
   ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {

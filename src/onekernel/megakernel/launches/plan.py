@@ -8,7 +8,7 @@ launch read one and add what is owed, one block writes the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.interpret import holds
@@ -22,10 +22,11 @@ At = dict[str, int]
 class Held:
     """A residual stream in a launch: the copy that is `taken` (None: it begins here), and the one that is `put`.
 
-    `owed`: an exchange is still to be added to what is taken. `put` is None where nothing changes.
+    `owed`: an exchange is still to be added to what is taken. `put` is None where nothing changes. `vectors`: how many.
     """
 
     stream: str
+    vectors: int
     taken: int | None
     owed: bool
     put: int | None
@@ -107,6 +108,8 @@ def _unrolled(body: tuple[Item, ...], at: At, speaks: bool) -> Iterator[tuple[Ph
             assert isinstance(item.count, int)
             for number in range(item.count):
                 yield from _unrolled(item.body, {**at, item.index: number}, speaks)
+        elif isinstance(item, Project | Attend) and item.pair and not holds(item.pair, at, speaks=speaks):
+            yield replace(item, pair=""), at
         elif not isinstance(item, When):
             yield item, at
         elif holds(item.condition, at, speaks=speaks):
@@ -114,20 +117,20 @@ def _unrolled(body: tuple[Item, ...], at: At, speaks: bool) -> Iterator[tuple[Ph
 
 
 def _groups(body: tuple[Item, ...], at: At, speaks: bool) -> Iterator[tuple[tuple[Phase, ...], At]]:
-    """Put each `Begin` together with the product of its stream."""
-    begun: Begin | None = None
+    """Put each `Begin`, or those of both vectors, together with the product of their stream."""
+    begun: tuple[Begin, ...] = ()
     for phase, its in _unrolled(body, at, speaks):
-        if begun is not None:
-            source = phase.source if isinstance(phase, Project) else None
-            if not isinstance(source, Normed) or source.stream != begun.stream:
-                expected, todo = "a product of a residual stream behind its beginning", "correct the program"
-                raise InvalidInput(expected=expected, got=type(phase).__name__, todo=todo)
-            yield (begun, phase), its
-            begun = None
-        elif isinstance(phase, Begin):
-            begun = phase
+        source = phase.source if isinstance(phase, Project) else None
+        stream = phase.stream if isinstance(phase, Begin) else source.stream if isinstance(source, Normed) else ""
+        again = isinstance(phase, Begin) and phase.vector in {one.vector for one in begun}
+        if begun and (again or stream != begun[0].stream):
+            expected, todo = "a product of a residual stream behind its beginning", "correct the program"
+            raise InvalidInput(expected=expected, got=type(phase).__name__, todo=todo)
+        if isinstance(phase, Begin):
+            begun += (phase,)
         else:
-            yield (phase,), its
+            yield (*begun, phase), its
+            begun = ()
 
 
 @dataclass
@@ -139,24 +142,26 @@ class _Copies:
 
     def held(self, phases: tuple[Phase, ...]) -> tuple[Held, ...]:
         """Return the streams in a launch of these phases, and follow what it does to them."""
-        found, begun = list[Held](), set[str]()
+        found = dict[str, Held]()
         for phase in phases:
             source = phase.source if isinstance(phase, Begin | Project) else None
-            if isinstance(source, Normed) and source.stream not in begun:
-                found.append(self._take(source.stream))
+            vectors = 2 if isinstance(phase, Project) and phase.pair else 1
+            if isinstance(source, Normed) and source.stream not in found:
+                found[source.stream] = self._take(source.stream, vectors)
+            elif isinstance(source, Normed):
+                found[source.stream] = replace(found[source.stream], vectors=vectors)
             if isinstance(phase, Begin):
-                begun.add(phase.stream)
                 self.newest[phase.stream] = 0
                 self.owed.discard(phase.stream)
-                found.append(Held(phase.stream, None, owed=False, put=0))
+                found[phase.stream] = Held(phase.stream, 1, None, owed=False, put=0)
             elif isinstance(phase, Project) and phase.owe:
                 self.owed.add(phase.owe)
-        return tuple(found)
+        return tuple(found.values())
 
-    def _take(self, stream: str) -> Held:
+    def _take(self, stream: str, vectors: int) -> Held:
         taken, owed = self.newest[stream], stream in self.owed
         self.owed.discard(stream)
         if not owed:
-            return Held(stream, taken, owed=False, put=None)
+            return Held(stream, vectors, taken, owed=False, put=None)
         self.newest[stream] = 1 - taken
-        return Held(stream, taken, owed=True, put=1 - taken)
+        return Held(stream, vectors, taken, owed=True, put=1 - taken)

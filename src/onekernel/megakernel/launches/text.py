@@ -10,7 +10,7 @@ from onekernel.device.parts import arch_number
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.generate import REQUEST_HEAD, WORKERS, parameters
 from onekernel.megakernel.launches.plan import Piece, blocks_of
-from onekernel.megakernel.layout import Layout, divide_up
+from onekernel.megakernel.layout import STEP, SUM_STRIDE, WARPS, Layout, divide_up
 from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, heads_type, matrix_type
 from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Program, Project, Sample
 
@@ -50,7 +50,7 @@ def stream_places(program: Program) -> dict[str, tuple[int, int]]:
     """Return where both copies of each residual stream begin, in floats."""
     found, start = dict[str, tuple[int, int]](), 0
     for stream, width in program.streams:
-        size = divide_up(width, _ALIGN) * _ALIGN
+        size = divide_up(program.vectors(stream) * width, _ALIGN) * _ALIGN
         found[stream] = start, start + size
         start += 2 * size
     return found
@@ -58,7 +58,8 @@ def stream_places(program: Program) -> dict[str, tuple[int, int]]:
 
 def stream_floats(program: Program) -> int:
     """Return the floats of all copies."""
-    return sum(2 * divide_up(width, _ALIGN) * _ALIGN for _, width in program.streams)
+    vectors = program.vectors
+    return sum(2 * divide_up(vectors(stream) * width, _ALIGN) * _ALIGN for stream, width in program.streams)
 
 
 def few_places(layout: Layout) -> dict[str, int]:
@@ -92,8 +93,8 @@ class _Phases(PhaseText):
         super().__init__(layout)
         self.piece, self.places = piece, stream_places(layout.program)
 
-    def source(self, phase: Project) -> str:
-        spelled = super().source(phase)
+    def source(self, phase: Project, most: int) -> str:
+        spelled = super().source(phase, most)
         return f"around({spelled}, take, put)" if self.piece.held else spelled
 
     def streams(self) -> Iterator[str]:
@@ -104,7 +105,7 @@ class _Phases(PhaseText):
         for held in self.piece.held:
             if held.taken is not None:
                 place = self.places[held.stream][held.taken]
-                yield f"  take_up({held.stream}, streams + {place}, {str(held.owed).lower()});"
+                yield f"  take_up<{held.vectors}>({held.stream}, streams + {place}, {str(held.owed).lower()});"
         for begin in self.piece.phases[:-1]:
             assert isinstance(begin, Begin)
             yield from (f"  {line}" for line in self._begun(begin))
@@ -112,7 +113,7 @@ class _Phases(PhaseText):
         yield "const auto put = [&] {"
         for held in self.piece.held:
             if held.put is not None:
-                yield f"  put_down({held.stream}, streams + {self.places[held.stream][held.put]});"
+                yield f"  put_down<{held.vectors}>({held.stream}, streams + {self.places[held.stream][held.put]});"
         yield "};"
 
     def _begun(self, begin: Begin) -> list[str]:
@@ -129,7 +130,7 @@ class _Phases(PhaseText):
         yield from ()
 
     def few(self, heads: str, attend: Attend) -> str:
-        return f"AloneMemory<{heads}, {self.layout.counts[attend.position]}>"
+        return f"AloneMemory<{heads}, {self.layout.counts[attend.position]}, {2 if attend.pair else 1}>"
 
     def kept(self, _: Attend) -> str:
         return "kept"
@@ -161,10 +162,16 @@ class _Lines:
     def shared(self) -> int:
         """Return the bytes of dynamic shared memory, at least as many as are used."""
         if isinstance(self.phase, Project):
-            return self.layout.project_bytes([self.phase.matrix]) + _SLACK
+            rows, parts, _ = self._project_sizes(self.phase)
+            return 2 * rows * SUM_STRIDE * 4 + WARPS * parts + _SLACK
         if isinstance(self.phase, Attend):
             return self.layout.attend_bytes(self.phase) + _SLACK
         return self._vocab // 8 + _SLACK if isinstance(self.phase, Sample) else 0
+
+    def _project_sizes(self, phase: Project) -> tuple[int, int, int]:
+        """Return the rows that are finished together, the bytes of a warp's columns, and how many vectors."""
+        tiling, vectors = self.layout.tiling(phase.matrix), 2 if phase.pair else 1
+        return vectors * 8 * tiling.tiles, vectors * 4 * STEP * tiling.steps, vectors
 
     @property
     def _vocab(self) -> int:
@@ -181,7 +188,8 @@ class _Lines:
             if _names(body, exchange.name):
                 yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
         for held in self.piece.held:
-            yield f"  Residual<{self.program.width(held.stream)}> {held.stream};"
+            sizes = f"{self.program.width(held.stream)}, {self.program.vectors(held.stream)}"
+            yield f"  Residual<{sizes}> {held.stream};"
         yield from body
         yield "  if (last != 0 && blockIdx.x == 0 && threadIdx.x == 0) now.advance();"
 
@@ -189,8 +197,7 @@ class _Lines:
         phase, members = self.phase, list[str]()
         if isinstance(phase, Project):
             yield f"  {matrix_type(phase.matrix)}"
-            rows, columns = 8 * self.layout.tiling(phase.matrix).tiles, phase.matrix.columns
-            members.append(f"ProjectMemory<{rows}, {columns}> project;")
+            members.append(f"ProjectMemory<{', '.join(map(str, self._project_sizes(phase)))}> project;")
             members += ["ChooseMemory choose;"] if phase.finish == "consider" else []
         elif isinstance(phase, Attend | Merge):
             heads = replace(phase.heads, normed=False)
@@ -231,7 +238,7 @@ class _Lines:
         if phase.finish == "consider":
             best = next(it.exchange for it, _ in self.program.phases() if isinstance(it, Choose))
             yield "gather_best(memory.choose, best_candidate);"
-            yield f"if (warp_index() == 0) publish_best(memory.choose, {best});"
+            yield f"if (warp_index() == 0) publish_best(memory.choose, {best}, best_candidate);"
 
     def _attend(self, phase: Attend) -> Iterator[str]:
         if phase.position:
@@ -242,6 +249,7 @@ class _Lines:
             yield f"auto& kept = reinterpret_cast<{kept}*>(few + {start})[blockIdx.x];"
         else:
             yield "const int position = early(&now.position);"
+            yield "DirectReader reader;"
         yield from self.text.lines(phase)
 
     def _sample(self, phase: Sample) -> Iterator[str]:
@@ -255,8 +263,9 @@ class _Lines:
     def _choose(self, phase: Choose) -> Iterator[str]:
         considered = (it for it, _ in self.program.phases() if isinstance(it, Project) and it.finish == "consider")
         project = next(considered)
-        sizes = f"{blocks_of(self.layout, project)}, {project.matrix.rows}"
         yield "patience.wait();"
         yield "if (warp_index() != 0) return;"
-        yield f"const int chosen = best_of_all<{sizes}>({phase.exchange});"
-        yield "if (threadIdx.x == 0) said[now.number] = now.chosen = chosen;"
+        yield "Candidate all;"
+        yield f"await_best<{blocks_of(self.layout, project)}>({phase.exchange}, all);"
+        chosen = f"all.token < {project.matrix.rows} ? all.token : 0"
+        yield f"if (threadIdx.x == 0) said[now.number] = now.chosen = {chosen};"

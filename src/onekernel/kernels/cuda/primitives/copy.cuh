@@ -127,10 +127,17 @@ ONEKERNEL_DEVICE unsigned long long evict_first() {
   return hint;
 }
 
+// Bulk copies behind this read what this thread knows to be written by ordinary stores.
+template <int kArch = kArchitecture>
+ONEKERNEL_DEVICE void fence_copies() {
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 // Bring `bytes`, a multiple of 16, into L2.
 template <int kArch = kArchitecture>
 ONEKERNEL_DEVICE void prefetch_bulk(const void* global, int bytes) {
-  static_assert(kArch >= 90, "bulk copies need sm_90");
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
 }
 

@@ -64,8 +64,13 @@ ONEKERNEL_PRIMITIVE unsigned long long evict_first() {
 }
 
 template <int kArch = kArchitecture>
+ONEKERNEL_PRIMITIVE void fence_copies() {
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
+}
+
+template <int kArch = kArchitecture>
 ONEKERNEL_PRIMITIVE void prefetch_bulk([[maybe_unused]] const void* global, [[maybe_unused]] int bytes) {
-  static_assert(kArch >= 90, "bulk copies need sm_90");
+  static_assert(kArch >= 90, "bulk copies need sm_90; use copy_async");
 }
 
 template <int kArch = kArchitecture>
