@@ -136,3 +136,41 @@ def test_an_unknown_function_is_answered_and_no_gpus_are_no_gpus() -> None:
     assert on_stub("print(json.dumps(int(cuda.cuMemPoolCreate(cuda.CUmemPoolProps())[0])))") == 801
     result = stub_driver.python("-c", "from onekernel.device import gpu_count; print(gpu_count())", gpus=0)
     assert result.stdout.strip() == "0", result.stderr
+
+
+def test_steps_of_a_program_are_graphs_of_overlapping_launches() -> None:
+    """One for each kind of step, enqueued again and again, with nothing from the host between."""
+    code = """
+        from dataclasses import replace
+        import stub_driver.emulate as stub
+        import numpy as np, torch
+        from decoders import CAPACITY, SHAPES, Model, Run
+        from onekernel.device.buffer import Buffer
+        from onekernel.megakernel.launches.run import Launches
+        from onekernel.megakernel.layout import Schedule
+
+        def put(values):
+            if getattr(values, "dtype", None) is not torch.bfloat16:
+                return place.upload(np.asarray(values))
+            memory = place.upload(values.view(torch.int16).numpy())
+            return Buffer(replace(memory.view, dtype="bfloat16", owner=memory), read=memory._read)
+
+        prompt, steps = [5, 17, 70], 8
+        run = Run(Model(SHAPES["qwen3"]), Schedule(6, slots=0))
+        launches = Launches(run.layout, place)
+        one = launches.steps({}, torch.device("cpu"))
+        one._operands = {name: put(memory) for name, memory in {
+            **one._operands, "weights": run.stream, "vectors": run.vectors, "rotation": run.rotation,
+            "cache": run.cache, "exchanged": run.mail, "said": np.full(steps, -1, np.int32), "table": run.table,
+            "prompt": np.array(prompt, np.int32),
+        }.items()} | {"capacity": CAPACITY}
+        with place.current():
+            stream = int(call(cuda.cuStreamCreate, 1))
+        one.run(0, len(prompt), steps, stream=stream)
+        place.synchronize()
+        said = one._operands["said"].numpy()[len(prompt) - 1 :].tolist()
+        overlaps = all(kernel.request.overlap for kernel in launches.kernels.values())
+        print(json.dumps([said, run.run(prompt, steps), stub.calls("cuGraphLaunch"), overlaps]))
+    """
+    said, right, enqueued, overlaps = on_stub(code)
+    assert (said, enqueued, overlaps) == (right, 8, True)

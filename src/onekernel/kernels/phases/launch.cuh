@@ -10,9 +10,16 @@
 #include "phases/choose.cuh"
 #include "phases/sample.cuh"
 
-// What changes from step to step: the host writes it before the first of some steps, the last launch of each counts on.
+// What changes from step to step: a launch begins it before the first of some steps, the last one of each counts on.
 struct Step {
   int number, position, prompt_length, text_rows, chosen;
+
+  ONEKERNEL_DEVICE void begin(int first, int prompted, int rows) {
+    number = 0;
+    position = first;
+    prompt_length = prompted;
+    text_rows = rows;
+  }
 
   // By one thread, when nobody reads it any more.
   ONEKERNEL_DEVICE void advance() {

@@ -18,7 +18,7 @@ from onekernel.jit.kernel import BoundLaunch
 from onekernel.megakernel.check import check
 from onekernel.megakernel.interpret import holds
 from onekernel.megakernel.launches.plan import Launch, Piece, conditions, launches
-from onekernel.megakernel.launches.text import STATE_INTS, few_bytes, piece_request, stream_floats
+from onekernel.megakernel.launches.text import STATE_INTS, begin_request, few_bytes, piece_request, stream_floats
 from onekernel.megakernel.layout import Layout
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ class Launches:
         }
         pieces = dict.fromkeys(launch.piece for step in self.kinds.values() for launch in step)
         self.requests = {piece: piece_request(layout, piece, on.arch) for piece in pieces}
-        warm_up(self.requests.values(), emulate=on.emulated, sanitize=on.sanitize)
+        begin = begin_request(on.arch)
+        warm_up([begin, *self.requests.values()], emulate=on.emulated, sanitize=on.sanitize)
+        self.begin = Kernel(begin, on)
         kernels = {request: Kernel(request, on) for request in dict.fromkeys(self.requests.values())}
         self.kernels: dict[Piece, Kernel] = {piece: kernels[request] for piece, request in self.requests.items()}
 
@@ -75,11 +77,8 @@ class Steps:
 
     def run(self, position: int, prompt_length: int, steps: int, text_rows: int = 0, stream: int = 0) -> None:
         """Enqueue steps from a position on; the first `prompt_length` of them have a prompt."""
-        import torch
-
-        numbers = torch.tensor([0, position, prompt_length, text_rows], dtype=torch.int32)
-        with self.on(stream):
-            self.state[:4].copy_(numbers)
+        begin, state = self._launches.begin, self._operands["state"]
+        begin.launch(state, position, prompt_length, text_rows, grid=1, stream=stream)
         for number in range(steps):
             kind = self._launches.kind(position + number, speaks=number >= prompt_length - 1)
             if kind not in self._enqueue:

@@ -14,7 +14,7 @@ from onekernel.megakernel.layout import STEP, SUM_STRIDE, WARPS, Layout, divide_
 from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, heads_type, matrix_type
 from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Program, Project, Sample
 
-STATE_INTS = 8  # of `Step` in kernels/phases/launch.cuh: number, position, prompt length, rows of text; then its own
+STATE_INTS = 8  # of `Step` in kernels/phases/launch.cuh, at least
 FIRST_OVERLAP = 90  # sm_90: a launch may begin before its predecessor has ended
 _ALIGN = 32  # floats between residual streams
 _SLACK = 1024  # bytes of shared memory for what is small
@@ -44,6 +44,13 @@ def piece_request(layout: Layout, piece: Piece, arch: str) -> KernelRequest:
         constants=(("kBlocks", layout.schedule.blocks),), body=tuple(Line(line) for line in body),
         overlap=overlaps, shared=text.shared, min_blocks=1 if alone else 2,  # beside its predecessor
     )  # fmt: skip
+
+
+def begin_request(arch: str) -> KernelRequest:
+    """Write the kernel that comes before some steps: by one thread, it says where they begin."""
+    numbers = tuple(Parameter(name, "int") for name in ("first", "prompt_length", "text_rows"))
+    line = "  reinterpret_cast<Step*>(state)->begin(first, prompt_length, text_rows);"
+    return KernelRequest("begin_steps", arch, (_OWN[0], *numbers), 1, ("phases/launch.cuh",), body=(Line(line),))
 
 
 def stream_places(program: Program) -> dict[str, tuple[int, int]]:
