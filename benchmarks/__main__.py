@@ -2,8 +2,9 @@
 
 rows, columns, proof need a GPU; launch takes the stub driver when there is none; compile needs neither; verdicts
 verifies on the host, and on a GPU where there is one. Run only when they are named: official, which compares
-speech with the official package that OFFICIAL_PYTHON has, and frames and text, which make speech and text in one launch
-on a GPU; text reads the folder SMOLLM2 (examples/smollm2).
+speech with the official package that OFFICIAL_PYTHON has, frames and text, which make speech and text in one launch
+on a GPU, and launches, which compares that with a launch for each phase; text reads the folder SMOLLM2
+(examples/smollm2).
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from benchmarks import show, stub
 from onekernel import device
 
 TABLES = ("rows", "columns", "proof", "launch", "compile", "verdicts")
-NAMED = ("official", "frames", "text")  # run when they are named
-NEED_GPU = ("rows", "columns", "proof", "frames", "text")
+NAMED = ("official", "frames", "launches", "text")  # run when they are named
+NEED_GPU = ("rows", "columns", "proof", "frames", "launches", "text")
 
 
 def main() -> int:
     """Measure, print the tables, write one JSON file each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "tables", nargs="*", metavar="|".join(TABLES + NAMED), help="what to run (default: all but the last three)"
+        "tables", nargs="*", metavar="|".join(TABLES + NAMED), help="what to run (default: all but the last four)"
     )
     parser.add_argument("--out", type=Path, help="write numbers and conditions into this folder")
     parser.add_argument("--commit", help="the commit of this tree, when it came without git")

@@ -22,6 +22,8 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
         _official(console, record[name], f"official: differences from the official package, {place}")
     elif name == "frames":
         _launched(console, record[name], f"frames of speech in one launch, {place}")
+    elif name == "launches":
+        _launched(console, record[name], f"frames of speech in one launch and in many, {place}")
     elif name == "text":
         _launched(console, record[name], f"tokens of text in one launch, {place}", "tokens a second", "gap")
     elif name == "launch":

@@ -1,0 +1,89 @@
+"""Frames of Qwen3-TTS in one launch, and in a launch for each phase: are they the same, and how fast is each?
+
+Random weights at released sizes; both builds read the same packed weights. A step of launches is a CUDA graph in which
+each begins while its predecessor ends. Codes and the last logits are compared bit by bit: the two add up in one order.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file
+
+from benchmarks import frames
+from benchmarks.conditions import ROOT
+from benchmarks.frames_parity import DRAWN, FRAMES, GREEDY, PROMPT, SEED, Row, Speech, rows_of
+from benchmarks.official import NAMES
+from onekernel import device
+from onekernel.megakernel.layout import Layout
+from onekernel.speech.config import read_speech
+from onekernel.speech.lm.frames import FrameKernel
+from onekernel.speech.lm.launches import FrameLaunches
+
+
+def beside(speech: Speech, on: Any) -> Speech:
+    """Return the same as launches, with the same weights."""
+    start = time.perf_counter()
+    one, layout = speech.kernel, Layout(speech.layout.program, replace(speech.layout.schedule, slots=0))
+    many = FrameLaunches(layout, on, one.shape, one.positions)
+    many.operands, many.tables = one.operands, one.tables
+    return replace(speech, layout=layout, kernel=cast("FrameKernel", many), seconds=time.perf_counter() - start)
+
+
+def parity(one: Speech, many: Speech, count: int = FRAMES, prompted: int = PROMPT) -> Iterator[Row]:
+    """Compare what both say, and the logits of the last code."""
+    prompt, text = rows_of(one, prompted, 1), rows_of(one, 3, 2)
+    for name, asked in (("greedy", GREEDY), ("drawn", DRAWN)):
+        requests = [speech.kernel.request(asked, SEED) for speech in (one, many)]
+        right, found = (request.say(prompt, text, count).tolist() for request in requests)
+        same = next((number for number in range(count) if found[number] != right[number]), count)
+        yield {"what": f"{name}: frames of launches equal to those of one", "measured": same, "least": count}
+        left, other = (request.exchange("sub_logits") for request in requests)
+        apart = float((left - other).abs().max() / left.abs().max())
+        yield {"what": f"{name}: last logits apart, of the largest", "measured": apart, "most": 0.0}
+
+
+def speed(one: Speech, many: Speech) -> Iterator[Row]:
+    """Time both at the contexts of `frames.POSITIONS`, and the ratio."""
+    floor = frames.read_bytes(one.layout.program.body) / frames.read_bandwidth() * 1e3
+    text = rows_of(one, 3, 2)
+    yield {"what": "seconds to compile one kernel", "measured": one.seconds}
+    yield {"what": "seconds to compile all launches", "measured": many.seconds}
+    for position in frames.POSITIONS:
+        for count in frames.AT_ONCE:
+            for name, speech in (("one launch", one), ("launches", many)):
+                times = frames.launches(speech, text, position, count)
+                most = {"p99": quantiles(times, n=100)[98], "max": max(times), "floor": floor}
+                what = f"ms a frame at {position} positions, {count} at once: {name}"
+                yield {"what": what, "measured": median(times), **most, "of floor": floor / median(times)}
+
+
+def run(say: Callable[[str], None]) -> list[Row]:
+    """Compare and time each size; returns rows with the name of the model."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import speech_checkpoint
+
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as place, torch.inference_mode():
+        for name in NAMES:
+            say(f"{name}: writing random weights")
+            folder = speech_checkpoint.write_released(Path(place) / name, name)
+            tensors, on = load_file(folder / "model.safetensors", device="cuda"), device.get("cuda")
+            one = frames.prepare(read_speech(folder), tensors, on)
+            many = beside(one, on)
+            for part in (parity, speed):
+                for row in part(one, many):
+                    rows.append({"model": name, **row})
+                    say(f"{row}")
+    return rows
+
+
+failed = frames.failed
