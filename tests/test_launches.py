@@ -152,14 +152,21 @@ def test_a_residual_stream_that_lies_elsewhere_changes_what_is_said(old: str, ne
     assert run.run(PROMPT, STEPS) != model("qwen3").interpret(PROMPT, STEPS).said
 
 
-def test_a_beginning_without_its_product_is_refused() -> None:
+def test_what_cannot_be_launches_is_refused() -> None:
     program = greedy_decoder(SHAPES["llama"])
     (steps,) = program.body
     assert isinstance(steps, Repeat)
     begin, layers, *rest = steps.body
-    twice = replace(program, body=(replace(steps, body=(begin, begin, layers, *rest)),))
-    with pytest.raises(InvalidInput, match="behind its beginning, got Begin"):
-        launches(Layout(twice, SCHEDULE), 0, speaks=True)
+    assert isinstance(layers, Repeat)
+    cases = {
+        "behind its beginning, got Begin": (begin, begin, layers, *rest),
+        "reads nothing of the step, got Project": (begin, layers.body[0]),
+        "reads nothing of the step, got Attend": (begin, *layers.body[:2]),
+    }
+    for words, body in cases.items():
+        wrong = replace(program, body=(replace(steps, body=body),))
+        with pytest.raises(InvalidInput, match=words):
+            launches(Layout(wrong, SCHEDULE), 0, speaks=False)
 
 
 # ---- released sizes

@@ -123,10 +123,13 @@ def test_the_engines_say_what_the_interpreter_says(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["auto", "launches"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_gpu_says_the_same(name: str, models: Callable[..., TextModel], folders: Callable[[str], Path]) -> None:
-    model = onekernel.load_text(folders(name), device="cuda")
-    assert model.engine.name == "megakernel"
+def test_a_gpu_says_the_same(
+    name: str, engine: str, models: Callable[..., TextModel], folders: Callable[[str], Path]
+) -> None:
+    model = onekernel.load_text(folders(name), device="cuda", engine=engine)
+    assert model.engine.name == ("megakernel" if engine == "auto" else engine)
     assert model.generate(PROMPT, max_tokens=100) == models(name, "reference").generate(PROMPT, max_tokens=100)
 
 

@@ -13,7 +13,19 @@ from dataclasses import dataclass, field, replace
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.interpret import holds
 from onekernel.megakernel.layout import Layout, divide_up
-from onekernel.megakernel.program import Attend, Begin, Item, Merge, Normed, Phase, Program, Project, Repeat, When
+from onekernel.megakernel.program import (
+    Attend,
+    Begin,
+    Item,
+    Merge,
+    Normed,
+    Phase,
+    Program,
+    Project,
+    Repeat,
+    Sample,
+    When,
+)
 
 At = dict[str, int]
 
@@ -65,6 +77,9 @@ def launches(layout: Layout, position: int, *, speaks: bool) -> tuple[Launch, ..
         piece = Piece(phases, copies.held(phases), any(map(_reads_early, following)))
         loops = tuple((name, count) for name, count in at.items() if name != "position")
         found.append(Launch(piece, blocks_of(layout, piece.phase), loops, number + 1 == len(groups)))
+    if any(isinstance(phase, Begin) or _reads_position(phase) for phase in found[-1].piece.phases):
+        expected, todo = "a step that ends with what reads nothing of the step", "correct the program"
+        raise InvalidInput(expected=expected, got=type(found[-1].piece.phase).__name__, todo=todo)
     return tuple(found)
 
 
@@ -99,7 +114,11 @@ def blocks_of(layout: Layout, phase: Phase) -> int:
 
 def _reads_early(phase: Phase) -> bool:
     """Say whether a phase reads, before its predecessor has ended, what other launches made: a cache, or a frame."""
-    return not isinstance(phase, Begin | Project | Merge) and not (isinstance(phase, Attend) and phase.position)
+    return _reads_position(phase) or isinstance(phase, Sample)
+
+
+def _reads_position(phase: Phase) -> bool:
+    return isinstance(phase, Attend) and not phase.position
 
 
 def _unrolled(body: tuple[Item, ...], at: At, speaks: bool) -> Iterator[tuple[Phase, At]]:
