@@ -29,6 +29,7 @@ class PhaseText:
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.program, self.schedule = layout, layout.program, layout.schedule
+        self.samples = [phase for phase, _ in self.program.phases() if isinstance(phase, Sample)]
         self.attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
 
     def lines(self, phase: Phase) -> Iterator[str]:
@@ -91,6 +92,10 @@ class PhaseText:
             finish = f"PublishBiased{{{phase.into}, {self._vector(phase.bias)}}}"
         if phase.finish == "consider":
             yield "Candidate best_candidate;"
+        for sample in self.samples:
+            if sample.exchange == phase.into:  # what is drawn waits for nothing
+                draw = f"memory.draw.draw(frames, {sample.place or 0})"
+                yield f"{self._entries(sample)} {sample.exchange}_entries({draw});"
         given = f"memory.project, turn, patience, reader, {vectors}, {source}, {finish}"
         yield f"project<{self.schedule.patience}, {matrix}, {most}>({given});"
         if phase.owe:
@@ -122,16 +127,16 @@ class PhaseText:
         heads = heads_name(attend.heads)
         return f"Cache<{heads}>{{cache + {attend.layer} * Cache<{heads}>::elements(capacity), capacity}}"
 
+    def _entries(self, phase: Sample) -> str:
+        """Name the type of the entries of a draw: of first codes only those that may be said."""
+        return f"Entries<{phase.vocab if phase.place else 4 * divide_up(max(phase.codes, phase.end + 1), 4)}>"
+
     def _sample(self, phase: Sample) -> Iterator[str]:
-        place = phase.place or "0"
-        option = 4 if phase.place else 0
-        draw = f"Draw{{unsigned(request[0]), unsigned(request[1]), frames, {place}, options[{option}] != 0.0f, "
-        draw += f"fast_reciprocal(options[{option + 1}]), int(options[{option + 2}])}}"
-        entries, rules = phase.vocab, "NoRules{}"
+        place, rules = phase.place or "0", "NoRules{}"
         if not phase.place:
-            entries = 4 * divide_up(max(phase.codes, phase.end + 1), 4)
-            rules = f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, options[3], fast_reciprocal(options[3])}}"
-        yield f"chosen = sample<{entries}>(memory.draw, patience, {phase.exchange}, {draw}, {rules});"
+            rules = f"memory.draw.rules({phase.codes}, {phase.end}, frames >= 2)"
+        given = f"{phase.exchange}, {phase.exchange}_entries, memory.draw.draw(frames, {place}), {rules}"
+        yield f"chosen = sample(memory.draw, patience, {given});"
         if not phase.place:
             yield "remember(memory.draw, chosen);"
             yield f"if (chosen == {phase.end}) chosen = 0;  // said all the same, and nobody listens"
