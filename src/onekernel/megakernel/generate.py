@@ -70,7 +70,6 @@ class _Text:
         self.layout, self.program, self.schedule, self.traced = layout, layout.program, layout.schedule, traced
         self.number = 0  # of traced phases so far
         self.text = PhaseText(layout)
-        self.samples = [phase for phase, _ in self.program.phases() if isinstance(phase, Sample)]
 
     def lines(self) -> Iterator[str]:
         yield from self._types()
@@ -92,13 +91,15 @@ class _Text:
         for attend in self.text.attends:
             yield f"    {self.text.storage(attend)} {attend_memory(attend)};"
         yield (
-            f"    SampleMemory<{max(s.vocab for s in self.samples)}> draw;"
-            if self.samples
+            f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
+            if self.text.samples
             else "    ChooseMemory choose;"
         )
         if self.traced:
             yield f"    unsigned laps[{TRACED}];"
         yield "  };"
+        if self.text.samples:
+            yield f'  static_assert(kRequestHead == {REQUEST_HEAD}, "where the codes of a request begin");'
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
 
     def _begin(self) -> Iterator[str]:
@@ -122,9 +123,9 @@ class _Text:
         else:
             yield "  Patience patience;"
         yield "  int turn = 0, chosen = 0;"
-        if self.samples:
+        if self.text.samples:
             yield "  int frames = request[2];"
-            yield f"  memory.draw.load(request + {REQUEST_HEAD});"
+            yield "  memory.draw.load(request, options);"
             yield "  workers_barrier();"
 
     def _writer(self) -> Iterator[str]:
@@ -145,11 +146,11 @@ class _Text:
         """Keep what the next launch goes on with; by now every block has read what this one began with."""
         yield "  if (blockIdx.x == 0 && threadIdx.x == 0) {"
         yield "    *exchanged = static_cast<int>(~mail.parities);"
-        if self.samples:
+        if self.text.samples:
             yield "    request[2] = frames;"
         yield "  }"
-        if self.samples:
-            yield f"  if (blockIdx.x == 0) memory.draw.store(request + {REQUEST_HEAD});"
+        if self.text.samples:
+            yield "  if (blockIdx.x == 0) memory.draw.store(request);"
         if self.traced:
             yield "  if (threadIdx.x == TracedPatience::kTracedThread)"
             yield f"    for (int i = 0; i < {TRACED}; ++i) said[4096 + blockIdx.x * {TRACED} + i] = memory.laps[i];"

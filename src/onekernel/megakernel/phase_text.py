@@ -35,6 +35,7 @@ class PhaseText:
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.program, self.schedule = layout, layout.program, layout.schedule
+        self.samples = [phase for phase, _ in self.program.phases() if isinstance(phase, Sample)]
         self.attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
 
     def lines(self, phase: Phase) -> Iterator[str]:
@@ -94,6 +95,15 @@ class PhaseText:
         """Write how a stream begins with another one."""
         return f"carry(memory.project, turn, {phase.stream}, {phase.vector}, {self._normed(source)});"
 
+    def drawn_before(self, phase: Project) -> Iterator[str]:
+        """Write what is drawn for the entries that a product makes: it waits for nothing."""
+        yield from (self.entries(sample) for sample in self.samples if sample.exchange == phase.into)
+
+    def entries(self, phase: Sample) -> str:
+        """Write the entries of a draw: of first codes only those that may be said."""
+        count = phase.vocab if phase.place else 4 * divide_up(max(phase.codes, phase.end + 1), 4)
+        return f"Entries<{count}> {phase.exchange}_entries(memory.draw.draw(frames, {phase.place or 0}));"
+
     def source(self, phase: Project, most: int) -> str:
         """Spell what is multiplied, `most` vectors at a time."""
         if isinstance(phase.source, Normed):
@@ -109,6 +119,7 @@ class PhaseText:
             finish = f"PublishBiased{{{phase.into}, {self._vector(phase.bias)}}}"
         if phase.finish == "consider":
             yield "Candidate best_candidate;"
+        yield from self.drawn_before(phase)
         given = f"memory.project, turn, patience, reader, {vectors}, {source}, {finish}"
         yield f"project<{self.schedule.patience}, {matrix}, {most}>({given});"
         if phase.owe:
@@ -166,17 +177,11 @@ class PhaseText:
         return f"Cache<{heads}>{{cache + {attend.layer} * Cache<{heads}>::elements(capacity), capacity}}"
 
     def _sample(self, phase: Sample) -> Iterator[str]:
-        place = phase.place or "0"
-        option = 4 if phase.place else 0
-        seeds, options = (f"unsigned({self.given('request', n)})" for n in (0, 1)), self.given
-        draw = f"Draw{{{', '.join(seeds)}, frames, {place}, {options('options', option)} != 0.0f, "
-        draw += f"fast_reciprocal({options('options', option + 1)}), int({options('options', option + 2)})}}"
-        entries, rules = phase.vocab, "NoRules{}"
+        place, rules = phase.place or "0", "NoRules{}"
         if not phase.place:
-            entries = 4 * divide_up(max(phase.codes, phase.end + 1), 4)
-            penalty = options("options", 3)
-            rules = f"FirstRules{{{phase.codes}, {phase.end}, frames >= 2, {penalty}, fast_reciprocal({penalty})}}"
-        yield f"chosen = sample<{entries}>(memory.draw, patience, {phase.exchange}, {draw}, {rules});"
+            rules = f"memory.draw.rules({phase.codes}, {phase.end}, frames >= 2)"
+        given = f"{phase.exchange}, {phase.exchange}_entries, memory.draw.draw(frames, {place}), {rules}"
+        yield f"chosen = sample(memory.draw, patience, {given});"
         if not phase.place:
             yield "remember(memory.draw, chosen);"
             yield f"if (chosen == {phase.end}) chosen = 0;  // said all the same, and nobody listens"
@@ -187,10 +192,6 @@ class PhaseText:
         yield "workers_barrier();"
         if last:
             yield f"if ({last}) ++frames;"
-
-    def given(self, name: str, place: int) -> str:
-        """Spell a number that the host gives."""
-        return f"{name}[{place}]"
 
     def _choose(self, phase: Choose) -> Iterator[str]:
         considered = (it.matrix.rows for it, _ in self.program.phases() if isinstance(it, Project) and not it.into)

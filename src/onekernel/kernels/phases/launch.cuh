@@ -93,9 +93,12 @@ ONEKERNEL_DEVICE T early(const T* from) {
 
 // What a request remembers, as SampleMemory::store has left it; this may come before the wait.
 template <int kMostVocab>
-ONEKERNEL_DEVICE void recall(SampleMemory<kMostVocab>& memory, const int* from) {
-  if (threadIdx.x < 16) memory.codes[threadIdx.x] = early(from + threadIdx.x);
-  for (int i = threadIdx.x; i < divide_up(kMostVocab, 32); i += kWorkers) memory.seen[i] = early(from + 16 + i);
+ONEKERNEL_DEVICE void recall(SampleMemory<kMostVocab>& memory, const int* request, const float* asked) {
+  const int i = threadIdx.x, *codes = request + kRequestHead, *seen = codes + 16;
+  if (i < 2) memory.seed[i] = early(request + i);
+  if (i < 8) memory.options[i / 4][i % 4] = early(asked + i);
+  if (i < 16) memory.codes[i] = early(codes + i);
+  for (int word = i; word < divide_up(kMostVocab, 32); word += kWorkers) memory.seen[word] = early(seen + word);
 }
 
 // What is multiplied, with what must be done behind the wait before it is awaited, and after.

@@ -41,7 +41,7 @@ struct ProjectMemory {
 // Fragments that were taken from the stream before the vector was there: of whole tiles, where those are small.
 template <class M>
 struct Held {
-  static constexpr int kMost = M::kSteps >= 8 ? 3 : 4;
+  static constexpr int kMost = M::kSteps >= 8 ? 3 : 6;
   static constexpr int kWhole = kMost / M::kPeriod > 0 ? kMost / M::kPeriod * M::kPeriod : kMost;
   static constexpr int kChunks = M::kChunks < kWhole ? M::kChunks : kWhole;
   Fragment at[kChunks][kChunk];
@@ -302,6 +302,23 @@ ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, in
   if (kFinishers < kWarps && !finishes) named_barrier(2, kWorkers);
 }
 
+// Bring what a warp's lanes have of the vectors into its shared memory.
+template <class M, int kVectors, class Memory>
+ONEKERNEL_DEVICE void store_vectors(Memory& memory, int turn, int vectors,
+                                    const float (&values)[kVectors * Columns<M::kColumns>::kQuads][4],
+                                    const float (&squares)[kVectors]) {
+  using Place = Columns<M::kColumns>;
+#pragma unroll
+  for (int vector = 0; vector < kVectors; ++vector) {
+    if (vector > 0 && vector >= vectors) break;
+    store_parts<M::kColumns>(memory.parts[warp_index()] + vector * Place::kPartsBytes / 4,
+                             values + vector * Place::kQuads);
+    const float sum = warp_sum(squares[vector]);
+    if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;
+  }
+  warp_barrier();
+}
+
 // Multiply `vectors` vectors, at most kVectors, by a matrix.
 template <int kTicks, class M, int kVectors, class Memory, class Patience_, class Reader, class Input, class Finish>
 ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, int vectors, Input input,
@@ -322,16 +339,8 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
   input.await(vectors, values, squares);
   patience.lap(1);
 
-  unsigned* parts = memory.parts[warp_index()];
-#pragma unroll
-  for (int vector = 0; vector < kVectors; ++vector) {
-    if (vector > 0 && vector >= vectors) break;
-    store_parts<M::kColumns>(parts + vector * Place::kPartsBytes / 4, values + vector * Place::kQuads);
-    const float sum = warp_sum(squares[vector]);
-    if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;
-  }
-  warp_barrier();
-  const Operand<M, kVectors> operand(parts);
+  store_vectors<M, kVectors>(memory, turn, vectors, values, squares);
+  const Operand<M, kVectors> operand(memory.parts[warp_index()]);
   float factor = 1.0f;
   for (int group = 0; group < M::kGroups; ++group) {
     if (group > 0) hold_chunks<M>(reader, held);

@@ -9,6 +9,7 @@
 
 constexpr float kOut = -3.0e38f;  // below every logit
 constexpr float kLog2 = 0.6931471805599453f;
+constexpr int kRequestHead = 16;  // ints of a request before its codes (megakernel/generate.py)
 
 // Philox4x32-10 (Salmon et al., SC 2011): four words for a counter of four and a key of two.
 struct Philox {
@@ -68,16 +69,30 @@ struct SampleMemory {
   int token[2][kWarps];
   float larger[2][kWarps];
   unsigned seen[divide_up(kMostVocab, 32)];
-  int codes[16];  // of the last frame
+  int codes[16];        // of the last frame
+  int seed[2];          // low, high
+  float options[2][4];  // of first codes, of the others: draws, temperature, top_k, penalty
 
-  // What a request remembers from launch to launch: its last codes, then what was said.
-  ONEKERNEL_DEVICE void load(const int* from) {
-    for (int i = threadIdx.x; i < 16; i += kWorkers) codes[i] = from[i];
-    for (int i = threadIdx.x; i < divide_up(kMostVocab, 32); i += kWorkers) seen[i] = from[16 + i];
+  // What a request remembers from launch to launch: seed, its last codes, what was said; and what it asks for.
+  ONEKERNEL_DEVICE void load(const int* request, const float* asked) {
+    if (threadIdx.x < 2) seed[threadIdx.x] = request[threadIdx.x];
+    if (threadIdx.x < 8) options[threadIdx.x / 4][threadIdx.x % 4] = asked[threadIdx.x];
+    for (int i = threadIdx.x; i < 16; i += kWorkers) codes[i] = request[kRequestHead + i];
+    for (int i = threadIdx.x; i < divide_up(kMostVocab, 32); i += kWorkers) seen[i] = request[kRequestHead + 16 + i];
   }
-  ONEKERNEL_DEVICE void store(int* to) const {
-    for (int i = threadIdx.x; i < 16; i += kWorkers) to[i] = codes[i];
-    for (int i = threadIdx.x; i < divide_up(kMostVocab, 32); i += kWorkers) to[16 + i] = seen[i];
+  ONEKERNEL_DEVICE void store(int* request) const {
+    for (int i = threadIdx.x; i < 16; i += kWorkers) request[kRequestHead + i] = codes[i];
+    for (int i = threadIdx.x; i < divide_up(kMostVocab, 32); i += kWorkers) request[kRequestHead + 16 + i] = seen[i];
+  }
+
+  ONEKERNEL_DEVICE Draw draw(int frame, int place) const {
+    const float (&its)[4] = options[place == 0 ? 0 : 1];
+    const auto low = static_cast<unsigned>(seed[0]), high = static_cast<unsigned>(seed[1]);
+    return {low, high, frame, place, its[0] != 0.0f, fast_reciprocal(its[1]), static_cast<int>(its[2])};
+  }
+  ONEKERNEL_DEVICE FirstRules rules(int codes, int end, bool may_end) const {
+    const float penalty = options[0][3];
+    return {codes, end, may_end, penalty, fast_reciprocal(penalty)};
   }
 };
 
@@ -179,12 +194,10 @@ struct Entries {
   }
 };
 
-// Draw one of the first kVocab entries; 0 if no logit is a number.
+// Draw one of the first kVocab entries, whose exponentials were drawn before; 0 if no logit is a number.
 template <int kVocab, class Memory, class Patience_, class Rules>
-ONEKERNEL_DEVICE int sample(Memory& memory, Patience_& patience, const Exchange& exchange, const Draw& draw,
-                            const Rules& rules) {
-  Entries<kVocab> entries(draw);
-  patience.lap(0);
+ONEKERNEL_DEVICE int sample(Memory& memory, Patience_& patience, const Exchange& exchange, Entries<kVocab>& entries,
+                            const Draw& draw, const Rules& rules) {
   patience.wait();
   entries.await(exchange, memory.seen, draw, rules);
   patience.lap(1);

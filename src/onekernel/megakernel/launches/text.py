@@ -128,8 +128,7 @@ class _Phases(PhaseText):
         if isinstance(begin.source, Normed):
             return [self.carried(begin, begin.source)]
         lines = list(self.rows(begin))
-        samples = any(isinstance(phase, Sample) for phase, _ in self.program.phases())
-        chosen = f"request[{REQUEST_HEAD - 1} + place]" if samples else "now.chosen"
+        chosen = f"request[{REQUEST_HEAD - 1} + place]" if self.samples else "now.chosen"
         local = {**_FROM_STATE, "frames": "request[2]", "chosen": chosen}
         return [f"const int {name} = {value};" for name, value in local.items() if _names(lines, name)] + lines
 
@@ -145,8 +144,8 @@ class _Phases(PhaseText):
     def behind_near(self, _: Attend) -> Iterator[str]:
         yield from ()
 
-    def given(self, name: str, place: int) -> str:
-        return f"early({name} + {place})"
+    def drawn_before(self, _: Project) -> Iterator[str]:
+        yield from ()
 
 
 class _Lines:
@@ -182,7 +181,7 @@ class _Lines:
 
     @property
     def _vocab(self) -> int:
-        return max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample))
+        return max(sample.vocab for sample in self.text.samples)
 
     def lines(self) -> Iterator[str]:
         body = [f"  {line}" for line in self._body()]
@@ -260,12 +259,13 @@ class _Lines:
         yield from self.text.lines(phase)
 
     def _sample(self, phase: Sample) -> Iterator[str]:
-        yield f"recall(memory.draw, request + {REQUEST_HEAD});"
+        yield "recall(memory.draw, request, options);"
         yield "int frames = early(request + 2), chosen = 0;"
         yield "workers_barrier();"
+        yield self.text.entries(phase)
         yield from self.text.lines(phase)
         yield "if (threadIdx.x == 0) request[2] = frames;"
-        yield f"memory.draw.store(request + {REQUEST_HEAD});"
+        yield "memory.draw.store(request);"
 
     def _choose(self, phase: Choose) -> Iterator[str]:
         considered = (it for it, _ in self.program.phases() if isinstance(it, Project) and it.finish == "consider")
