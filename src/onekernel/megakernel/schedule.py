@@ -11,15 +11,18 @@ from onekernel.megakernel.layout import SLOT_SHARED_BYTES, Layout, Schedule
 from onekernel.megakernel.program import Program
 
 FEWEST_SLOTS = 4  # with fewer, copies would wait for the warps that compute
+WIDE, WIDE_PACE = 2048, 250  # from this width on, weights wait for memory more than for other blocks (docs/log.md)
 
 
 def schedule_for(program: Program, multiprocessors: int, arch: str, *, launches: bool = False) -> Schedule:
-    """Choose the ring, as large as shared memory allows up to the usual one, and the number of blocks.
+    """Choose the ring, as large as shared memory allows up to the usual one, its pace, and the number of blocks.
 
-    That is the one of the fewest bytes a block, of the counts that `check` accepts; more blocks if equal. Raises
+    The number is the one of the fewest bytes a block, of the counts that `check` accepts; more blocks if equal. Raises
     InvalidInput where no count will do, or shared memory does not; `launches` need but a part of that of one kernel.
     """
     base = replace(Schedule(multiprocessors), slots=0 if launches else _slots(program, multiprocessors, arch))
+    if max(width for _, width in program.streams) >= WIDE:
+        base = replace(base, pace=WIDE_PACE)
     most = 0 if launches else shared_limit(arch)
     counts = range(multiprocessors, multiprocessors // 2, -1)
     layouts = [_layout(program, replace(base, blocks=count)) for count in counts]
