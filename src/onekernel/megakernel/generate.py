@@ -8,7 +8,7 @@ from itertools import groupby
 
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
-from onekernel.megakernel.layout import WARPS, Layout, has_weights
+from onekernel.megakernel.layout import REQUEST_HEAD, WARPS, Layout, has_weights
 from onekernel.megakernel.phase_text import KEPT, PhaseText, attend_memory, heads_type, matrix_type, type_name
 from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
 
@@ -37,7 +37,6 @@ _SPEECH = (
     Parameter("options", "const float*"),  # draws, temperature, top_k, penalty; then the first three of other places
     Parameter("request", "int*"),  # seed low and high, frames said, 13 unused; codes of the last frame; what was said
 )
-REQUEST_HEAD = 16  # ints of a request before its codes
 
 
 def parameters(program: Program) -> tuple[Parameter, ...]:

@@ -36,6 +36,7 @@ SUM_STRIDE = WARPS + 4
 MOST_TILES = 16  # of a group
 MOST_MEMBERS = 32  # blocks that share a head of keys: a lane for the part of each
 KEPT_BYTES = {"bfloat16": 2, "float32": 4}  # of a number of keys and values
+REQUEST_HEAD, MOST_PLACES = 16, 16  # ints of a request before its codes, and of its codes (kernels/phases/sample.cuh)
 _ALIGN = 32  # floats between exchanges: no two share a cache line
 
 
@@ -207,6 +208,12 @@ class Layout:
         """Of that buffer."""
         last = self.program.exchanges[-1]
         return self.exchanges[last.name] + divide_up(self.width(last), _ALIGN) * _ALIGN
+
+    @property
+    def request_ints(self) -> int:
+        """The ints of what a request to speak remembers: its head, its last codes, a bit for each code it said."""
+        most = max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample))
+        return REQUEST_HEAD + MOST_PLACES + divide_up(most, 32)
 
     @property
     def matrices(self) -> list[Matrix]:

@@ -20,6 +20,27 @@ if TYPE_CHECKING:
 Weights = Callable[[str, tuple[int, ...]], "torch.Tensor"]  # a matrix or vector by its name and iteration
 
 
+# What a weight of a layer is made of, by the names in a checkpoint of Hugging Face.
+_PARTS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "output": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+    "query_norm": ("self_attn.q_norm",),
+    "key_norm": ("self_attn.k_norm",),
+    "input_norm": ("input_layernorm",),
+    "post_norm": ("post_attention_layernorm",),
+}
+
+
+def layer_weight(name: str, tensor: Callable[[str], torch.Tensor]) -> torch.Tensor:
+    """Join the parts that `tensor` finds of a matrix or norm of a decoder's layer; rows of gate and up take turns."""
+    import torch
+
+    parts = [tensor(part) for part in _PARTS[name]]
+    return torch.stack(parts, 1).flatten(0, 1) if name == "gate_up" else torch.cat(parts)
+
+
 def pack(layout: Layout, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
     """Pack all matrices and all vectors, on the device where they are."""
     return pack_stream(layout, weights), pack_vectors(layout, weights)

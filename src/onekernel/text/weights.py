@@ -9,18 +9,9 @@ import torch
 from torch import Tensor
 
 from onekernel.checkpoint import read_tensors
+from onekernel.megakernel.pack import layer_weight
 from onekernel.text.config import TextConfig
 
-_PARTS = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "output": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-    "query_norm": ("self_attn.q_norm",),
-    "key_norm": ("self_attn.k_norm",),
-    "input_norm": ("input_layernorm",),
-    "post_norm": ("post_attention_layernorm",),
-}
 TABLE, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
 
@@ -76,8 +67,7 @@ class TextWeights:
             return self._moved(self._head)
         if name == "final_norm":
             return self._moved(NORM)
-        parts = [self._moved(f"model.layers.{index[0]}.{part}.weight") for part in _PARTS[name]]
-        return torch.stack(parts, 1).flatten(0, 1) if name == "gate_up" else torch.cat(parts)
+        return layer_weight(name, lambda part: self._moved(f"model.layers.{index[0]}.{part}.weight"))
 
     def table(self) -> Tensor:
         """Return the row of each token, [vocab, hidden], at an address that the kernel can read 16 bytes from."""

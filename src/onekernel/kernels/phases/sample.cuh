@@ -9,7 +9,7 @@
 
 constexpr float kOut = -3.0e38f;  // below every logit
 constexpr float kLog2 = 0.6931471805599453f;
-constexpr int kRequestHead = 16;  // ints of a request before its codes (megakernel/generate.py)
+constexpr int kRequestHead = 16;  // ints of a request before its codes (megakernel/layout.py)
 
 // Philox4x32-10 (Salmon et al., SC 2011): four words for a counter of four and a key of two.
 struct Philox {

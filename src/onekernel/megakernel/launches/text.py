@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from onekernel.device.parts import arch_number
 from onekernel.jit.request import KernelRequest, Line, Parameter
-from onekernel.megakernel.generate import REQUEST_HEAD, WORKERS, parameters
+from onekernel.megakernel.generate import WORKERS, parameters
 from onekernel.megakernel.launches.plan import Piece, blocks_of
-from onekernel.megakernel.layout import STEP, SUM_STRIDE, WARPS, Layout, divide_up
+from onekernel.megakernel.layout import REQUEST_HEAD, STEP, SUM_STRIDE, WARPS, Layout, divide_up
 from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, heads_type, matrix_type
 from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Program, Project, Sample
 

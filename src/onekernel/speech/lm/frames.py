@@ -11,7 +11,6 @@ import torch
 from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import SpeechShape
-from onekernel.megakernel.generate import REQUEST_HEAD
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
 from onekernel.megakernel.pack import pack
@@ -63,7 +62,7 @@ class FrameMemory:
         self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.talker.kept), device=device)
         self.exchanged = torch.full((speech.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
         self._options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
-        memory = np.zeros(REQUEST_HEAD + 16 + shape.talker.vocab // 32, np.uint32)
+        memory = np.zeros(speech.layout.request_ints, np.uint32)
         memory[:2] = seed & 0xFFFFFFFF, seed >> 32
         self._request = torch.from_numpy(memory.view(np.int32)).to(device)
         self.position = 0

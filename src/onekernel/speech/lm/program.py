@@ -8,18 +8,8 @@ import torch
 from torch import Tensor
 
 from onekernel.megakernel.decoder import DecoderShape, SpeechShape
+from onekernel.megakernel.pack import layer_weight
 from onekernel.speech.config import Decoder, SpeechConfig
-
-_PARTS = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "output": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-    "query_norm": ("self_attn.q_norm",),
-    "key_norm": ("self_attn.k_norm",),
-    "input_norm": ("input_layernorm",),
-    "post_norm": ("post_attention_layernorm",),
-}
 
 
 def speech_shape(config: SpeechConfig, kept: str = "bfloat16") -> SpeechShape:
@@ -62,8 +52,7 @@ class ProgramWeights:
             return self._tensors[f"talker.code_predictor.small_to_mtp_projection.{part}"]
         if sub == "final_norm":
             return self._tensors[f"{model}.norm.weight"]
-        parts = [self._tensors[f"{model}.layers.{index[0]}.{part}.weight"] for part in _PARTS[sub]]
-        return torch.stack(parts, 1).flatten(0, 1) if sub == "gate_up" else torch.cat(parts)
+        return layer_weight(sub, lambda part: self._tensors[f"{model}.layers.{index[0]}.{part}.weight"])
 
     def table(self, place: int) -> Tensor:
         """Return what the talker adds for each code of a place: [codes, hidden]."""
