@@ -23,13 +23,16 @@ y[6 * 32 + lane] = static_cast<int>(shuffle_xor(static_cast<float>(lane) + 0.5f,
 if (lane % 2) y[7 * 32 + lane] = shuffle_xor(lane, 2, 0xaaaaaaaau);
 else y[7 * 32 + lane] = shuffle_xor(-lane, 4, 0x55555555u);
 y[8 * 32 + lane] = static_cast<int>(warp_ballot(lane % 3 == 0));
+y[10 * 32 + lane] = static_cast<int>(warp_largest(lane * 7 % 32));
+y[11 * 32 + lane] = static_cast<int>(warp_smallest(lane * 7 % 32 + 3));
+y[12 * 32 + lane] = static_cast<int>(warp_total(lane));
 y[9 * 32 + lane] = warp_any(lane == 9) + 2 * warp_any(lane > 31) + 4 * warp_all(lane < 32) + 8 * warp_all(lane != 9);
 """
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_shuffles_and_votes(order: Order) -> None:
-    y = np.zeros((10, 32), np.int32)
+    y = np.zeros((13, 32), np.int32)
     small_kernel(SHUFFLES, order=order, seed=3).launch(y, grid=1, block=32)
     odd = LANES % 2 == 1
     expected = [
@@ -43,6 +46,9 @@ def test_shuffles_and_votes(order: Order) -> None:
         np.where(odd, LANES ^ 2, -(LANES ^ 4)),
         np.full(32, np.int64(sum(1 << lane for lane in range(0, 32, 3))).astype(np.int32)),
         np.full(32, 1 + 4),
+        np.full(32, 31),
+        np.full(32, 3),
+        np.full(32, 496),
     ]
     for row, wanted in zip(y, expected, strict=True):
         np.testing.assert_array_equal(row, wanted)

@@ -168,8 +168,8 @@ FAULTS: dict[str, tuple[Callable[[Program], Program], str]] = {
         "heads of 320 values, qkv has 256",
     ),
     "a pair for one": (
-        lambda it: changed(it, matrix("gate_up", lambda p: replace(p, pair="layer == 0"))),
-        "gate_up takes two vectors, hidden has one",
+        lambda it: changed(it, matrix("gate_up", lambda p: replace(p, vectors=2))),
+        "gate_up takes 2 vectors, hidden has fewer",
     ),
     "more exchanges than parities": (
         lambda it: replace(it, exchanges=it.exchanges + tuple(Exchange(f"spare{i}", 8) for i in range(30))),

@@ -7,13 +7,15 @@ All blocks run one list of events: an exchange is published, an exchange is awai
   values: who awaits what a block published knows what that block knew then;
 - every value is read once, and fits: widths agree, what is owed to the residual stream is added before more is owed.
 
-Loops are unrolled to at most three iterations: what two neighbouring ones do to each other, all do.
+Loops are unrolled to at most four iterations: what two neighbouring ones do to each other behind the first two, which
+may be others, all do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 from onekernel.errors import InvalidInput
@@ -35,7 +37,7 @@ from onekernel.megakernel.program import (
     When,
 )
 
-_ITERATIONS = 3
+_ITERATIONS = 4
 HEAD_DIMS = (32, 64, 128)  # of kernels/phases/heads.cuh
 _FAR = 1 << 30  # a position
 PARITIES = 32  # bits of the word that says how often each exchange was used
@@ -65,11 +67,13 @@ def faults(layout: Layout) -> Iterator[str]:
     """Yield every fault that is found."""
     yield from _shapes(layout)
     turns = product(range(_ITERATIONS), range(_ITERATIONS + 1))  # the last step always speaks
+    events_of = cache(lambda phase, owed: tuple(_events(layout, phase, owed)))
+    proved: dict[tuple[int, ...], bool] = {}
     for phases in {tuple(_unroll(layout.program.body, {}, *turn)) for turn in turns}:
         events = list[Event]()
-        yield from _residual(layout, phases, events)
+        yield from _residual(phases, events_of, events)
         yield from _order(events)
-        yield from _reuse(events)
+        yield from _reuse(events, proved)
 
 
 def _unroll(body: tuple[Item, ...], at: dict[str, int], first: int, far: int) -> Iterator[Phase]:
@@ -157,8 +161,8 @@ def _order(events: list[Event]) -> Iterator[str]:
     yield from (f"{exchange} published and not awaited" for exchange in full)
 
 
-def _reuse(events: list[Event]) -> Iterator[str]:
-    """Find exchanges that a fast block may overwrite while a slow one still reads."""
+def _reuse(events: list[Event], proved: dict[tuple[int, ...], bool]) -> Iterator[str]:
+    """Find exchanges that a fast block may overwrite while a slow one still reads; the same events are judged once."""
     for number, event in enumerate(events):
         if event.kind != "await":
             continue
@@ -166,7 +170,12 @@ def _reuse(events: list[Event]) -> Iterator[str]:
         again = next(
             (at for at in later if (events[at].kind, events[at].exchange) == ("publish", event.exchange)), None
         )
-        if again is not None and not _known(event, events[number + 1 : again], events[again].blocks):
+        if again is None:
+            continue
+        same = tuple(map(id, events[number : again + 1]))
+        if same not in proved:
+            proved[same] = _known(event, events[number + 1 : again], events[again].blocks)
+        if not proved[same]:
             yield f"{event.exchange} overwritten while a block may still read it"
 
 
@@ -198,14 +207,17 @@ def _union(said: dict[int, Blocks], hears: Blocks) -> Blocks:
     return union
 
 
-def _residual(layout: Layout, phases: Iterable[Phase], events: list[Event]) -> Iterator[str]:
+EventsOf = Callable[[Phase, str | None], tuple[Event, ...]]
+
+
+def _residual(phases: Iterable[Phase], events_of: EventsOf, events: list[Event]) -> Iterator[str]:
     """Append all events; find what is owed to a residual stream at the wrong time, and tokens of no candidates."""
     debts: dict[str, str] = {}  # by stream
     considered = False
     for phase in phases:
         stream, named = _settles(phase)
         owed = debts.pop(stream, None)
-        events += _events(layout, phase, owed)
+        events += events_of(phase, owed)
         if owed not in (None, named):
             yield f"{owed} owed to the residual stream, {named} added"
         if isinstance(phase, Project):
@@ -247,8 +259,8 @@ def _shapes(layout: Layout) -> Iterator[str]:
             width = _source_width(layout, phase.source)
             if width != phase.matrix.columns:
                 yield f"{phase.matrix.name} takes {phase.matrix.columns} values, its source has {width}"
-            if phase.pair and program.vectors(_source_name(phase.source)) < 2:
-                yield f"{phase.matrix.name} takes two vectors, {_source_name(phase.source)} has one"
+            if program.vectors(_source_name(phase.source)) < phase.vectors:
+                yield f"{phase.matrix.name} takes {phase.vectors} vectors, {_source_name(phase.source)} has fewer"
             if phase.matrix.columns % 4:
                 yield f"{phase.matrix.columns} columns of {phase.matrix.name}, not in groups of four"
             if not set(phase.matrix.per) <= around:
@@ -259,8 +271,8 @@ def _shapes(layout: Layout) -> Iterator[str]:
                 yield f"heads of {expected} values, {phase.queries} has {widths.get(phase.queries)}"
             if widths.get(phase.into) != (0 if phase.parted else phase.heads.heads * phase.heads.head_dim):
                 yield f"the result of heads does not fit {phase.into}, which has {widths.get(phase.into)}"
-            if phase.pair and (program.vectors(phase.queries) < 2 or not phase.position):
-                yield f"two positions at once, {phase.queries} has one"
+            if phase.vectors > (program.vectors(phase.queries) if phase.position else 1):
+                yield f"{phase.vectors} positions at once, {phase.queries} has fewer"
             if phase.heads.head_dim not in HEAD_DIMS:
                 yield f"heads of {phase.heads.head_dim} dimensions, there are kernels for {HEAD_DIMS}"
             if not layout.members(phase.heads):

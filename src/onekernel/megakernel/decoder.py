@@ -73,7 +73,7 @@ class _Stack:
     layer: str = "layer"
     position: str = ""
     near: int = 0
-    pair: str = ""
+    vectors: int = 1
 
     @property
     def stream(self) -> str:
@@ -91,7 +91,7 @@ class _Stack:
         qkv, parts, context, attended, inner, fed = (f"{prefix}{name}" for name in _EXCHANGES)
         heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.head_norms, shape.kept)
         attend = Attend(heads, qkv, context, norms if shape.head_norms else None, shape.epsilon, self.layer,
-                        self.position, pair=self.pair)  # fmt: skip
+                        self.position, vectors=self.vectors)  # fmt: skip
         attends: tuple[Item, ...] = (attend,)
         if not self.position:
             attends = (
@@ -104,14 +104,14 @@ class _Stack:
 
         return Repeat(shape.layers, self.layer, (
             Project(matrix("qkv", wide + 2 * narrow, shape.hidden), self.normed("input_norm", "fed"), "publish", qkv,
-                    pair=self.pair),
+                    vectors=self.vectors),
             *attends,
             Project(matrix("output", shape.hidden, wide), Plain(context), "publish", attended, owe=self.stream,
-                    pair=self.pair),
+                    vectors=self.vectors),
             Project(matrix("gate_up", 2 * shape.inner, shape.hidden), self.normed("post_norm", "attended"), "gate",
-                    inner, pair=self.pair),
+                    inner, vectors=self.vectors),
             Project(matrix("down", shape.hidden, shape.inner), Plain(inner), "publish", fed, owe=self.stream,
-                    pair=self.pair),
+                    vectors=self.vectors),
         ))  # fmt: skip
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -145,7 +145,7 @@ def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
     code: weights are read once for both.
     """
     talker = _Stack(shape.talker, near=near)
-    predictor = _Stack(shape.predictor, "sub_", "depth", "place", pair="place == 1")
+    predictor = _Stack(shape.predictor, "sub_", "depth", "place")
     vocab, sub_vocab = shape.talker.vocab, shape.predictor.vocab
     tables = (vocab, *(sub_vocab,) * (shape.places - 1))
     final = talker.normed("final_norm", "fed", ())
@@ -157,7 +157,6 @@ def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
         carried = (Project(matrix, final, "publish", "carried", bias=bias),)
         begin = Begin(predictor.stream, Given("carried"), "sub_fed", vector=1)
     head = Matrix("sub_head", sub_vocab, shape.predictor.hidden, ("place",))
-    final_of_place = predictor.normed("final_norm", "fed", ())
     frame: tuple[Item, ...] = (
         Project(Matrix("head", vocab, shape.talker.hidden), final, "publish", "logits"),
         Sample("logits", vocab, codes=shape.codes, end=shape.end),
@@ -166,15 +165,16 @@ def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
         Repeat(shape.places, "place", (
             When("place > 0", (
                 Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),
-                predictor.layers(),
-                Project(head, final_of_place, "publish", "sub_logits"),
+                When("place == 1", (replace(predictor, vectors=2).layers(),)),
+                When("place > 1", (predictor.layers(),)),
+                Project(head, predictor.normed("final_norm", "fed", ()), "publish", "sub_logits"),
                 Sample("sub_logits", sub_vocab, place="place"),
             )),
         )),
     )  # fmt: skip
-    step = Begin(talker.stream, FrameSum(tables), "fed"), talker.layers(), When("speaks", frame)
     streams = (talker.stream, shape.talker.hidden), (predictor.stream, shape.predictor.hidden)
-    spoken = Exchange("logits", vocab), Exchange("sub_logits", sub_vocab)
     more = (Exchange("carried", shape.predictor.hidden),) if carried else ()
-    exchanges = (*talker.exchanges(), *predictor.exchanges(), *spoken, *more)
+    spoken = Exchange("logits", vocab), Exchange("sub_logits", sub_vocab), *more
+    exchanges = (*talker.exchanges(), *predictor.exchanges(), *spoken)
+    step = Begin(talker.stream, FrameSum(tables), "fed"), talker.layers(), When("speaks", frame)
     return Program("speech_decoder", streams, exchanges, (Repeat("steps", "step", step),))

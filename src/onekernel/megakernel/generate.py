@@ -13,7 +13,7 @@ from onekernel.megakernel.phase_text import KEPT, PhaseText, attend_memory, head
 from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
 
 WORKERS = 32 * WARPS  # threads that compute; 32 more copy weights, where there is a ring
-TRACED = 128  # counters of a traced kernel, behind 4096 numbers of what it says
+TRACED = 256  # counters of a traced kernel, behind 4096 numbers of what it says
 
 _ALL = (
     Parameter("weights", "const unsigned char*", alignment=16),
@@ -80,14 +80,14 @@ class _Text:
     def _types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
             yield f"  {matrix_type(matrix)}"
-        for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.text.attends):
+        for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.layout.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
         vectors = max(self.program.vectors(stream) for stream, _ in self.program.streams)
         yield f"    ProjectMemory<{self.layout.finished}, {self.layout.parts_bytes}, {vectors}> project;"
-        for attend in self.text.attends:
+        for attend in self.layout.attends:
             yield f"    {self.text.storage(attend)} {attend_memory(attend)};"
         yield (
             f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"

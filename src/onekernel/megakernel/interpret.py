@@ -101,8 +101,8 @@ class Interpreter:
                 yield from self._unrolled(item.body, at, state, steps)
 
     def _phase(self, phase: Phase, at: dict[str, int], state: State) -> None:
-        pair = phase.pair if isinstance(phase, Project | Attend) else ""
-        both = (_BEFORE, "") if pair and holds(pair, at, speaks=True) else ("",)
+        vectors = phase.vectors if isinstance(phase, Project | Attend) else 1
+        both = [_BEFORE * number for number in reversed(range(vectors))]
         if isinstance(phase, Begin):
             state.exchanges.pop(phase.owed + _BEFORE * phase.vector, None)
             state.streams[phase.stream + _BEFORE * phase.vector] = self._begin(phase, at, state)

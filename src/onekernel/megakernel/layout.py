@@ -220,6 +220,13 @@ class Layout:
         """All of them, in the order of the stream."""
         return [matrix for section in self.sections for matrix in section.matrices]
 
+    @cached_property
+    def attends(self) -> tuple[Attend, ...]:
+        """Return the attentions, of those that share memory the one of the most vectors."""
+        every = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
+        by_vectors = sorted(every, key=lambda attend: attend.vectors)
+        return tuple({(attend.layer, attend.near): attend for attend in by_vectors}.values())
+
     def attend_bytes(self, attend: Attend) -> int:
         """Of an attention's shared memory, without what it keeps of few positions."""
         h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads
@@ -228,8 +235,7 @@ class Layout:
             positions = self.counts.get(attend.position, attend.near)
             values = positions * h.head_dim // slices
             kept = 0 if attend.position else values
-            vectors = 2 if attend.pair else 1
-            scores = vectors * divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
+            scores = attend.vectors * divide_up(share, max(1, self.members(h))) * (h.head_dim + positions)
             return KEPT_BYTES[h.kept] * (kept + h.head_dim) + 4 * scores + 64
         return 4 * (h.head_dim + 4) * (share + 2 + WARPS * share)
 
@@ -242,7 +248,7 @@ class Layout:
     def _most(self, of: Callable[[Tiling], int]) -> int:
         """Return the largest number of all products, for all vectors of each."""
         projects = [phase for phase, _ in self.program.phases() if isinstance(phase, Project)]
-        return max((2 if phase.pair else 1) * of(self.tiling(phase.matrix)) for phase in projects)
+        return max(phase.vectors * of(self.tiling(phase.matrix)) for phase in projects)
 
     @property
     def finished(self) -> int:
@@ -257,13 +263,11 @@ class Layout:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
-        sums = 2 * self.finished * SUM_STRIDE * 4
-        parts = WARPS * self.parts_bytes
-        attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
-        states = sum(self.attend_bytes(it) + (self.few_bytes(it) if it.position else 0) for it in attends)
+        products = 2 * self.finished * SUM_STRIDE * 4 + WARPS * self.parts_bytes
+        states = sum(self.attend_bytes(it) + (self.few_bytes(it) if it.position else 0) for it in self.attends)
         ring = self.schedule.slots * SLOT_SHARED_BYTES
         seen = max((phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)), default=0) // 8
-        return ring + sums + parts + states + seen + 3072
+        return ring + products + states + seen + 3072
 
 
 def has_weights(item: Item) -> bool:

@@ -36,7 +36,6 @@ class PhaseText:
     def __init__(self, layout: Layout) -> None:
         self.layout, self.program, self.schedule = layout, layout.program, layout.schedule
         self.samples = [phase for phase, _ in self.program.phases() if isinstance(phase, Sample)]
-        self.attends = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
 
     def lines(self, phase: Phase) -> Iterator[str]:
         """Write a phase."""
@@ -65,7 +64,7 @@ class PhaseText:
         if isinstance(source, Normed):
             yield self.carried(phase, source)
             return
-        if isinstance(source, TokenRow | FrameSum) and any(attend.near for attend in self.attends):
+        if isinstance(source, TokenRow | FrameSum) and any(attend.near for attend in self.layout.attends):
             yield "fence();  // what others kept is seen from here on"
         yield f"if ({stream}.owed) {stream}.add({phase.owed});"
         yield from self.rows(phase)
@@ -89,7 +88,7 @@ class PhaseText:
             yield f"{stream}.load({row}, {phase.vector});"
         elif isinstance(source, Given):
             yield f"{stream}.clear({phase.vector});"
-            yield f"{stream}.add({source.exchange}, 1, {phase.vector});"
+            yield f"{stream}.add({source.exchange}, {phase.vector});"
 
     def carried(self, phase: Begin, source: Normed) -> str:
         """Write how a stream begins with another one."""
@@ -104,15 +103,14 @@ class PhaseText:
         count = phase.vocab if phase.place else 4 * divide_up(max(phase.codes, phase.end + 1), 4)
         return f"Entries<{count}> {phase.exchange}_entries(memory.draw.draw(frames, {phase.place or 0}));"
 
-    def source(self, phase: Project, most: int) -> str:
-        """Spell what is multiplied, `most` vectors at a time."""
+    def source(self, phase: Project) -> str:
+        """Spell what is multiplied."""
         if isinstance(phase.source, Normed):
-            return self._normed(phase.source, most)
-        return f"Plain<{type_name(phase.matrix.name)}::kColumns, {most}>{{{phase.source.exchange}}}"
+            return self._normed(phase.source, phase.vectors)
+        return f"Plain<{type_name(phase.matrix.name)}::kColumns, {phase.vectors}>{{{phase.source.exchange}}}"
 
     def _project(self, phase: Project) -> Iterator[str]:
-        matrix, most, vectors = type_name(phase.matrix.name), 2 if phase.pair else 1, _vectors(phase)
-        source = self.source(phase, most)
+        matrix, source = type_name(phase.matrix.name), self.source(phase)
         finish = {"publish": f"Publish{{{phase.into}}}", "gate": f"PublishGated{{{phase.into}}}",
                   "consider": "Consider{best_candidate}"}[phase.finish]  # fmt: skip
         if phase.bias is not None:
@@ -120,8 +118,8 @@ class PhaseText:
         if phase.finish == "consider":
             yield "Candidate best_candidate;"
         yield from self.drawn_before(phase)
-        given = f"memory.project, turn, patience, reader, {vectors}, {source}, {finish}"
-        yield f"project<{self.schedule.patience}, {matrix}, {most}>({given});"
+        given = f"memory.project, turn, patience, reader, {source}, {finish}"
+        yield f"project<{self.schedule.patience}, {matrix}, {phase.vectors}>({given});"
         if phase.owe:
             yield from self.owe(phase.owe)
 
@@ -129,9 +127,9 @@ class PhaseText:
         """Write that what was published is owed to a stream."""
         yield f"{stream}.owed = true;"
 
-    def _normed(self, source: Normed, most: int = 1) -> str:
+    def _normed(self, source: Normed, vectors: int = 1) -> str:
         weight, width = self._vector(source.weight), self.program.width(source.stream)
-        sizes = f"{width}, float, {most}, {self.program.vectors(source.stream)}"
+        sizes = f"{width}, float, {vectors}, {self.program.vectors(source.stream)}"
         return f"Normed<{sizes}>({source.stream}, {source.owed}, {weight}, {float_literal(source.epsilon)})"
 
     def _attend(self, phase: Attend) -> Iterator[str]:
@@ -143,8 +141,8 @@ class PhaseText:
         operands += f"{float_literal(phase.epsilon)}}}"
         memory, given = attend_memory(phase), phase.layer if phase.position else self.cache(phase)
         kind = "_few" if phase.position else "_near" if phase.near else ""
-        call = f"attend{kind}<{heads}, {self.schedule.patience}>"
-        given += f", {_vectors(phase)}" if phase.position else ""
+        vectors = f", {phase.vectors}" if phase.position else ""
+        call = f"attend{kind}<{heads}, {self.schedule.patience}{vectors}>"
         reader = "reader, " if phase.parted else ""
         where = f"memory.{memory}, {self.kept(phase)}" if phase.position else f"memory.{memory}"
         yield f"{call}({where}, patience, {reader}{phase.queries}, {phase.into}, {operands}, {given});"
@@ -160,8 +158,8 @@ class PhaseText:
 
     def few(self, heads: str, attend: Attend) -> str:
         """Spell the same for few positions."""
-        counts, vectors = self.layout.counts, 2 if attend.pair else 1
-        return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}, {vectors}>"
+        counts = self.layout.counts
+        return f"FewMemory<{heads}, {counts[attend.layer]}, {counts[attend.position]}, {attend.vectors}>"
 
     def kept(self, attend: Attend) -> str:
         """Spell where keys and values of few positions are kept."""
@@ -201,11 +199,6 @@ class PhaseText:
     def _vector(self, vector: Vector) -> str:
         index = self.index(vector.per)
         return f"vectors + {self.layout.vectors[vector]}" + (f" + {index} * {vector.width}" if index else "")
-
-
-def _vectors(phase: Project | Attend) -> str:
-    """Spell how many vectors a phase is given."""
-    return f"{phase.pair} ? 2 : 1" if phase.pair else "1"
 
 
 def _table(number: str, rows: tuple[int, ...]) -> str:

@@ -113,8 +113,8 @@ class Begin:
 class Project:
     """Multiply by a matrix. `finish`: "publish" its rows, "gate" pairs of them by SwiGLU, or "consider" them as tokens.
 
-    `owe`: the residual stream to which what is published is owed. `bias`: added to what is published. `pair`: where
-    this condition holds, two vectors go through one reading of the matrix, the second that of the position before.
+    `owe`: the residual stream to which what is published is owed. `bias`: added to what is published. `vectors`: so
+    many go through one reading of the matrix, each that of the position before the last one.
     """
 
     matrix: Matrix
@@ -123,7 +123,7 @@ class Project:
     into: str = ""
     owe: str = ""
     bias: Vector | None = None
-    pair: str = ""
+    vectors: int = 1
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Attend:
     `layer`: the loop over the layers of a cache. `position`: the loop over positions, which are few, of which a cache
     begins anew with each of the loop's runs; "" is that of the launch, whose cache goes on. That one is shared out over
     blocks, and the result comes in parts, for `Merge`; or, if it is known that there are at most `near` positions, each
-    block looks at all of them. `pair`: as in `Project`.
+    block looks at all of them. `vectors`: as in `Project`.
     """
 
     heads: Heads
@@ -144,7 +144,7 @@ class Attend:
     layer: str = "layer"
     position: str = ""
     near: int = 0
-    pair: str = ""
+    vectors: int = 1
 
     @property
     def parted(self) -> bool:
@@ -223,10 +223,9 @@ class Program:
         return dict(self.streams)[stream]
 
     def vectors(self, name: str) -> int:
-        """Return how many vectors a stream has, or an exchange: 2 where a phase brings a pair to it."""
-        pairs = [phase for phase, _ in self.phases() if isinstance(phase, Project | Attend) and phase.pair]
-        brought = {name for phase in pairs for name in (phase.into, getattr(phase, "owe", ""))}
-        return 2 if name in brought else 1
+        """Return how many vectors a stream has, or an exchange: the most that a phase brings to it."""
+        phases = [phase for phase, _ in self.phases() if isinstance(phase, Project | Attend)]
+        return max((it.vectors for it in phases if name in (it.into, getattr(it, "owe", ""))), default=1)
 
     def phases(self) -> Iterator[tuple[Phase, tuple[Repeat, ...]]]:
         """Yield every phase once, with the loops around it, the outermost first."""

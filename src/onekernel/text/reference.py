@@ -1,6 +1,6 @@
 """The reference engine: a decoder in plain torch, from the same bfloat16 weights as the kernel.
 
-Activations are float32, and so are products and sums. Keys and values are kept as bfloat16, as the kernel keeps them:
+Activations are float32, and so are products and sums. Keys and values are kept as the kernel keeps them: in bfloat16,
 the newest are rounded before the first query sees them. So the two engines differ only by the order of their sums.
 """
 
@@ -21,13 +21,14 @@ from onekernel.text.weights import HEAD, NORM, TABLE
 class Context:
     """What a decoder knows of one sequence: keys and values of `length` positions, and the rotation of every one.
 
-    Keys and values are bfloat16 [layers, 2, kv_heads, capacity, head_dim], cos and sin [capacity, head_dim / 2].
+    Keys and values are [layers, 2, kv_heads, capacity, head_dim], kept as the shape says; cos and sin are
+    [capacity, head_dim / 2].
     """
 
     def __init__(self, shape: DecoderShape, capacity: int, like: Tensor) -> None:
         """Make room for `capacity` positions, on the device of activations `like`, with their dtype for rotations."""
         sizes = shape.layers, 2, shape.kv_heads, capacity, shape.head_dim
-        self.kept = torch.zeros(sizes, dtype=torch.bfloat16, device=like.device)
+        self.kept = torch.zeros(sizes, dtype=getattr(torch, shape.kept), device=like.device)
         table = torch.from_numpy(rotations(capacity, shape.head_dim, shape.theta)).to(like)
         self.cos, self.sin = (part.contiguous() for part in table.chunk(2, dim=-1))
         self.length = 0

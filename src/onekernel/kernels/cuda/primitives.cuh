@@ -76,6 +76,13 @@ ONEKERNEL_DEVICE void forget(T*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
 
+// The same value, which is at least 0 and less than a bound: then a division by a power of two is a shift.
+template <int kBound>
+ONEKERNEL_DEVICE int below(int value) {
+  __builtin_assume(value >= 0 && value < kBound);
+  return value;
+}
+
 // Add two words to an "or" and an "and" of all words. Neither can be begun with one of the two alone, which makes loads
 // of both wait together: a compiler that is short of registers likes to wait for one, and then load the other.
 ONEKERNEL_DEVICE void include_both(unsigned& any, unsigned& all, unsigned one, unsigned other) {

@@ -100,6 +100,10 @@ ONEKERNEL_PRIMITIVE T* dynamic_storage() {
 }
 
 ONEKERNEL_PRIMITIVE float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+template <int kBound>
+ONEKERNEL_PRIMITIVE int below(int value) {
+  return value;
+}
 ONEKERNEL_PRIMITIVE void include_both(unsigned& any, unsigned& all, unsigned one, unsigned other) {
   any |= one | other;
   all &= one & other;

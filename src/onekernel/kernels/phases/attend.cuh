@@ -109,7 +109,7 @@ ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, Reader& reader, con
   constexpr int kRow = 2 * H::kHeadDim, kSlotRows = kSlotBytes / Cache<H>::kRowBytes;
   constexpr int kSeen = divide_up(kSlotRows, H::kAtOnce);
   float queries[H::kShare][H::kLaneDims];
-  load_queries<H>(memory.queries, queries);
+  load_queries<H, H::kShare>(memory.queries, queries);
   Seen<H> seen;
   const int rows = Cache<H>::before(position, H::member()), first = H::first_key();
 #pragma unroll 1
@@ -153,7 +153,7 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, Reade
   if (H::here()) {
     patience.wait(kTicks);
     gather_heads<H, H::kShare, H::kHeadQuads, 1>(
-        memory.queries, qkv, at, 1, H::kv_head() * H::kShare, 0,
+        memory.queries, qkv, at, H::kv_head() * H::kShare, 0,
         [&](int, bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           if (at.position % H::kMembers != H::member()) return;
           const int place = 4 * group + (is_key ? 0 : H::kHeadDim);

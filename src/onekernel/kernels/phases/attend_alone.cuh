@@ -13,14 +13,12 @@ struct AloneMemory {
 };
 
 // Give each lane's part of a key to the heads of all vectors, and keep the scores of positions that they see.
-template <class H, class Memory>
-ONEKERNEL_DEVICE void keep_scores(Memory& memory,
-                                  const float (&queries)[Memory::kVectors * H::kSliceHeads][H::kLaneDims],
-                                  const LanePart<H>& key, int place, int position, int vectors) {
+template <class H, int kVectors, class Memory>
+ONEKERNEL_DEVICE void keep_scores(Memory& memory, const float (&queries)[kVectors * H::kSliceHeads][H::kLaneDims],
+                                  const LanePart<H>& key, int place, int position) {
 #pragma unroll
-  for (int head = 0; head < Memory::kVectors * H::kSliceHeads; ++head) {
+  for (int head = 0; head < kVectors * H::kSliceHeads; ++head) {
     const int vector = head / H::kSliceHeads;
-    if (vector > 0 && vector >= vectors) break;
     const float score = score_of<H>(queries[head], key);
     if (lane_index() % H::kKeyLanes == 0 && place <= position - vector) memory.scores[head][place] = score;
   }
@@ -68,10 +66,10 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
   context.publish(row * H::kHeadDim + 4 * (H::slice_quad(H::member()) + quad), mixed);
 }
 
-template <class H, class Memory>
-ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Slice* values, int position, int vectors,
+template <class H, int kVectors, class Memory>
+ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Slice* values, int position,
                                 const Exchange& context) {
-  for (int head = warp_index(); head < (Memory::kVectors > 1 ? vectors : 1) * H::kSliceHeads; head += kWarps)
+  for (int head = warp_index(); head < kVectors * H::kSliceHeads; head += kWarps)
     mix<H>(memory, values, position, head, context);
 }
 
@@ -85,14 +83,14 @@ struct FewMemory : AloneMemory<H, kPositions, kVectors> {
 };
 
 // `kept`: the memory itself, or what else has keys and values.
-template <class H, int kTicks, class Memory, class Kept, class Patience_, class T>
+template <class H, int kTicks, int kVectors, class Memory, class Kept, class Patience_, class T>
 ONEKERNEL_DEVICE void attend_few(Memory& memory, Kept& kept, Patience_& patience, const Exchange& qkv,
-                                 const Exchange& context, const HeadOperands<T>& at, int layer, int vectors) {
+                                 const Exchange& context, const HeadOperands<T>& at, int layer) {
   if (H::here()) {
     const int member = H::member(), first = H::slice_quad(member), position = at.position;
     patience.wait(kTicks);
-    gather_heads<H, H::kSliceHeads, H::kSliceQuads, Memory::kVectors>(
-        memory.queries, qkv, at, vectors, H::kv_head() * H::kShare + H::slice_head(member), first,
+    gather_heads<H, H::kSliceHeads, H::kSliceQuads, kVectors>(
+        memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
         [&](int vector, bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           store_vector(is_key ? kept.keys[layer][position - vector] + 4 * group
                               : kept.values[layer][position - vector] + 4 * (group - first),
@@ -100,17 +98,17 @@ ONEKERNEL_DEVICE void attend_few(Memory& memory, Kept& kept, Patience_& patience
         });
     patience.lap(1);
     workers_barrier();
-    float queries[Memory::kVectors * H::kSliceHeads][H::kLaneDims];
-    load_queries<H>(memory.queries, queries);
+    float queries[kVectors * H::kSliceHeads][H::kLaneDims];
+    load_queries<H, kVectors * H::kSliceHeads>(memory.queries, queries);
 #pragma unroll
     for (int place = 0; place < Memory::kPositions; place += H::kAtOnce) {
       LanePart<H> key = {};
       if (place + H::first_key() <= position) key.load_from(kept.keys[layer][place + H::first_key()]);
-      keep_scores<H>(memory, queries, key, place + H::first_key(), position, vectors);
+      keep_scores<H, kVectors>(memory, queries, key, place + H::first_key(), position);
     }
     patience.lap(2);
     workers_barrier();
-    mix_heads<H>(memory, kept.values[layer], position, vectors, context);
+    mix_heads<H, kVectors>(memory, kept.values[layer], position, context);
     patience.lap(3);
   }
   qkv.end_use();
@@ -134,11 +132,7 @@ struct Before {
   Packed<typename H::Kept, 4> values[kQuads];
 
   // The number of a group of values.
-  ONEKERNEL_DEVICE static int number_of(int i) {
-    int thread = threadIdx.x;
-    forget(thread);  // as in Columns::first
-    return thread + i * kWorkers;
-  }
+  ONEKERNEL_DEVICE static int number_of(int i) { return fresh_thread_index() + i * kWorkers; }
 
   ONEKERNEL_DEVICE Before(const Cache<H>& cache, int first_quad, int position) {
 #pragma unroll
@@ -178,7 +172,7 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
     before.store_values(memory.values, position);
     patience.wait(kTicks);
     gather_heads<H, H::kSliceHeads, H::kSliceQuads, 1>(
-        memory.queries, qkv, at, 1, H::kv_head() * H::kShare + H::slice_head(member), first,
+        memory.queries, qkv, at, H::kv_head() * H::kShare + H::slice_head(member), first,
         [&](int, bool is_key, int group, const Vector<typename H::Kept, 4>& quad) {
           store_vector(is_key ? memory.key + 4 * group : memory.values[position] + 4 * (group - first), quad);
           if (is_key ? member == 0 : H::slice_head(member) == 0)
@@ -187,17 +181,17 @@ ONEKERNEL_DEVICE void attend_near(Memory& memory, Patience_& patience, const Exc
     patience.lap(1);
     workers_barrier();
     float queries[H::kSliceHeads][H::kLaneDims];
-    load_queries<H>(memory.queries, queries);
+    load_queries<H, H::kSliceHeads>(memory.queries, queries);
 #pragma unroll
     for (int i = 0; i < Before<H, Memory::kPositions>::kRounds; ++i) {
       const int place = i * H::kAtOnce + H::first_key();
       LanePart<H> key = before.keys[i];
       if (place == position) key.load_from(memory.key);
-      keep_scores<H>(memory, queries, key, place, position, 1);
+      keep_scores<H, 1>(memory, queries, key, place, position);
     }
     patience.lap(2);
     workers_barrier();
-    mix_heads<H>(memory, memory.values, position, 1, context);
+    mix_heads<H, 1>(memory, memory.values, position, context);
     patience.lap(3);
   }
   qkv.end_use();

@@ -23,8 +23,7 @@ struct Columns {
 
   // The first column of a lane's groups; they are 128 apart.
   ONEKERNEL_DEVICE static int first() {
-    int thread = threadIdx.x;
-    forget(thread);  // else all places of all phases are computed before all loops, and kept in registers
+    const int thread = fresh_thread_index();
     return thread / kWarpLanes * kSpan + thread % kWarpLanes * 4;
   }
   // How many groups of a lane lie in the span, and how many of those in the vector.
@@ -47,15 +46,14 @@ ONEKERNEL_DEVICE float of_halves(unsigned halves, int which) {
   return bits_float(which == 0 ? halves << 16 : halves & 0xffff0000u);
 }
 
-// Await the columns of some vectors, of at most kVectors, that stand one behind the other in an exchange.
+// Await the columns of vectors that stand one behind the other in an exchange.
 template <int kWidth, int kVectors>
-ONEKERNEL_DEVICE void await_columns(const Exchange& exchange, int vectors,
-                                    float (&values)[kVectors * Columns<kWidth>::kQuads][4]) {
+ONEKERNEL_DEVICE void await_columns(const Exchange& exchange, float (&values)[kVectors * Columns<kWidth>::kQuads][4]) {
   using Place = Columns<kWidth>;
   constexpr int kQuads = Place::kQuads;
   const int first = Place::first(), quads = Place::in_vector();
   exchange.await_at([=](int i) { return i / kQuads * kWidth + first + i % kQuads * 4 * kWarpLanes; },
-                    [=](int i) { return (kVectors == 1 || i / kQuads < vectors) && i % kQuads < quads; }, values);
+                    [=](int i) { return i % kQuads < quads; }, values);
 }
 
 // Write a lane's groups as parts into its warp's memory.
@@ -133,11 +131,11 @@ struct Residual {
     for (int code = 0; code < kCodes; ++code) add_row(row_of(code));
   }
 
-  // Add an exchange to the first kAdded vectors, if so many are on their way; or one vector to another one.
+  // Add an exchange to the first kAdded vectors; or one vector to another one.
   template <int kAdded = 1>
-  ONEKERNEL_DEVICE void add(const Exchange& exchange, int vectors = 1, int vector = 0) {
+  ONEKERNEL_DEVICE void add(const Exchange& exchange, int vector = 0) {
     float more[kAdded * kQuads][4];
-    await_columns<kWidth, kAdded>(exchange, vectors, more);
+    await_columns<kWidth, kAdded>(exchange, more);
     exchange.end_use();
 #pragma unroll
     for (int i = 0; i < kAdded * kQuads; ++i)

@@ -126,17 +126,16 @@ struct Turning {
 // block, and groups of its value from `value_quad` on, and give them to `keep`, rounded: (vector, is key, group of
 // four, quad). A second vector is of the position before.
 template <class H, int kQueries, int kValueQuads, int kVectors, class T, class Keep>
-ONEKERNEL_DEVICE void gather_heads(float (&queries)[kVectors * kQueries][H::kHeadDim], const Exchange& qkv,
-                                   const HeadOperands<T>& at, int vectors, int query, int value_quad, Keep keep) {
+ONEKERNEL_DEVICE void gather_heads(float (*queries)[H::kHeadDim], const Exchange& qkv, const HeadOperands<T>& at,
+                                   int query, int value_quad, Keep keep) {
   constexpr int kKeyQuad = kQueries * H::kHeadQuads, kValueQuad = kKeyQuad + H::kHeadQuads;
   constexpr int kQuads = kValueQuad + kValueQuads, kPadded = divide_up(kQuads, kWarpLanes) * kWarpLanes;
   const int key_row = H::kHeads + H::kv_head(), value_row = key_row + H::kKvHeads;
 #pragma unroll
   for (int first = 0; first < kVectors * kPadded; first += kWorkers) {
-    int thread = first + threadIdx.x;
-    forget(thread);  // as in Columns::first
+    const int thread = first + fresh_thread_index();
     const int vector = kVectors > 1 ? thread / kPadded : 0, place = thread - vector * kPadded;
-    if (vector >= (kVectors > 1 ? vectors : 1) || place >= kPadded) break;  // whole warps
+    if (vector >= kVectors || place >= kPadded) break;  // whole warps
     const bool inside = place < kQuads, is_query = place < kKeyQuad, is_value = place >= kValueQuad;
     const int group = is_value ? place - kValueQuad + value_quad : place % H::kHeadQuads;
     const int row = vector * H::kRows + (is_query ? query + place / H::kHeadQuads : is_value ? value_row : key_row);
@@ -201,8 +200,7 @@ struct LanePart : Packed<typename H::Kept, H::kLaneDims> {
 
 // A lane's dimensions of queries in shared memory.
 template <class H, int kQueries>
-ONEKERNEL_DEVICE void load_queries(const float (&queries)[kQueries][H::kHeadDim],
-                                   float (&parts)[kQueries][H::kLaneDims]) {
+ONEKERNEL_DEVICE void load_queries(const float (*queries)[H::kHeadDim], float (&parts)[kQueries][H::kLaneDims]) {
 #pragma unroll
   for (int h = 0; h < kQueries; ++h)
 #pragma unroll

@@ -104,16 +104,17 @@ ONEKERNEL_DEVICE void recall(SampleMemory<kMostVocab>& memory, const int* reques
 // What is multiplied, with what must be done behind the wait before it is awaited, and after.
 template <class Input, class Before, class After>
 struct Around {
+  static constexpr bool kNormed = Input::kNormed;
   Input input;
   Before before;
   After after;
 
-  ONEKERNEL_DEVICE void pass(int) {}  // a launch has no blocks without rows
+  ONEKERNEL_DEVICE void pass() {}  // a launch has no blocks without rows
   ONEKERNEL_DEVICE void prefetch() { input.prefetch(); }
   template <int kQuads, int kVectors>
-  ONEKERNEL_DEVICE void await(int vectors, float (&values)[kQuads][4], float (&squares)[kVectors]) {
+  ONEKERNEL_DEVICE void await(float (&values)[kQuads][4], float (&squares)[kVectors]) {
     before();
-    input.await(vectors, values, squares);
+    input.await(values, squares);
     after();
   }
   ONEKERNEL_DEVICE float factor(const float* squares) const { return input.factor(squares); }

@@ -120,29 +120,35 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Opera
   }
 }
 
+// Where a lane puts what its warp has of a row of the first tile.
 template <class M, int kVectors>
-ONEKERNEL_DEVICE void store_row(float row, float* sums, int tile) {
+ONEKERNEL_DEVICE float* row_of_lane(float* sums) {
+  const int vector = kVectors > 1 ? lane_index() % 4 / 2 : 0;
+  return sums + (vector * M::kGroupRows + lane_index() / 4) * kSumStride + warp_index();
+}
+
+template <int kVectors>
+ONEKERNEL_DEVICE void store_row(float row, float* rows, int tile) {
   row += shuffle_xor(row, 1);
-  const int vector = lane_index() % 4 / 2;
-  if (lane_index() % (4 / kVectors) == 0)
-    sums[(vector * M::kGroupRows + 8 * tile + lane_index() / 4) * kSumStride + warp_index()] = row;
+  if (lane_index() % (4 / kVectors) == 0) rows[8 * tile * kSumStride] = row;
 }
 
 template <class M, int kVectors, class Reader>
 ONEKERNEL_DEVICE void multiply(Reader& reader, Held<M>& held, const Operand<M, kVectors>& operand, float* sums) {
   constexpr int kHeld = Held<M>::kChunks;
+  float* own = row_of_lane<M, kVectors>(sums);
   TileSum<M::kSums> sum;
   if constexpr (M::kTiles <= kTilesAtOnce || kHeld % M::kPeriod != 0 || kHeld == M::kChunks) {
     float rows[M::kTiles];  // nobody waits for a sum before all products are on their way
     multiply_chunks<M, kVectors, 0, M::kChunks>(reader, held, operand, sum,
                                                 [&](int tile, float row) { rows[tile] = row; });
 #pragma unroll
-    for (int tile = 0; tile < M::kTiles; ++tile) store_row<M, kVectors>(rows[tile], sums, tile);
+    for (int tile = 0; tile < M::kTiles; ++tile) store_row<kVectors>(rows[tile], own, tile);
   } else {  // one text for all tiles behind the held ones
-    const auto store = [&](int tile, float row) { store_row<M, kVectors>(row, sums, tile); };
+    const auto store = [&](int tile, float row) { store_row<kVectors>(row, own, tile); };
     multiply_chunks<M, kVectors, 0, kHeld>(reader, held, operand, sum, store);
 #pragma unroll 1
-    for (int chunk = kHeld; chunk < M::kChunks; chunk += M::kPeriod, sums += 8 * kSumStride)
+    for (int chunk = kHeld; chunk < M::kChunks; chunk += M::kPeriod, own += 8 * kSumStride)
       multiply_chunks<M, kVectors, kHeld, kHeld + M::kPeriod>(reader, held, operand, sum, store);
   }
 }
@@ -157,14 +163,14 @@ ONEKERNEL_DEVICE float sum_of_warps(const float* at) {
 // Vectors as other blocks made them.
 template <int kWidth, int kVectors>
 struct Plain {
+  static constexpr bool kNormed = false;
   const Exchange& exchange;
 
-  ONEKERNEL_DEVICE void pass(int) { exchange.end_use(); }
+  ONEKERNEL_DEVICE void pass() { exchange.end_use(); }
   ONEKERNEL_DEVICE void prefetch() {}
 
-  ONEKERNEL_DEVICE void await(int vectors, float (&values)[kVectors * Columns<kWidth>::kQuads][4],
-                              float (&)[kVectors]) {
-    await_columns<kWidth, kVectors>(exchange, vectors, values);
+  ONEKERNEL_DEVICE void await(float (&values)[kVectors * Columns<kWidth>::kQuads][4], float (&)[kVectors]) {
+    await_columns<kWidth, kVectors>(exchange, values);
     exchange.end_use();
   }
 
@@ -174,6 +180,7 @@ struct Plain {
 // The residual stream under an RMSNorm, whose factor is applied to the product: a row needs it once.
 template <int kWidth, class T, int kVectors, int kStreams>
 struct Normed {
+  static constexpr bool kNormed = true;
   using Place = Columns<kWidth>;
   Residual<kWidth, kStreams>& residual;
   const Exchange& addend;
@@ -185,8 +192,8 @@ struct Normed {
       : residual(residual), addend(addend), weight(weight), epsilon(epsilon) {}
 
   // A block without rows of this matrix still needs its residual stream.
-  ONEKERNEL_DEVICE void pass(int vectors) {
-    if (residual.owed) residual.template add<kVectors>(addend, vectors);
+  ONEKERNEL_DEVICE void pass() {
+    if (residual.owed) residual.template add<kVectors>(addend);
     residual.owed = false;
   }
 
@@ -201,8 +208,8 @@ struct Normed {
     }
   }
 
-  ONEKERNEL_DEVICE void await(int vectors, float (&values)[kVectors * Place::kQuads][4], float (&squares)[kVectors]) {
-    pass(vectors);
+  ONEKERNEL_DEVICE void await(float (&values)[kVectors * Place::kQuads][4], float (&squares)[kVectors]) {
+    pass();
 #pragma unroll
     for (int i = 0; i < kVectors * Place::kQuads; ++i)
 #pragma unroll
@@ -284,17 +291,15 @@ ONEKERNEL_DEVICE int vector_of() {
 
 // Finish the rows of a group in the first warps; the others go on when the results are on their way.
 template <class M, int kVectors, class Memory, class Finish>
-ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, int vectors, float factor,
-                                   Finish finish) {
+ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, float factor, Finish finish) {
   constexpr int kRows = kVectors * M::kGroupRows, kFinishers = divide_up(kRows, kWarpLanes);  // rows, warps
   static_assert(kRows <= kWorkers, "a thread for each row");
   const bool finishes = warp_index() < kFinishers;
   if (finishes) {
-    int thread = threadIdx.x;
-    forget(thread);  // as in Columns::first
+    const int thread = fresh_thread_index();
     const int vector = kVectors > 1 ? thread / M::kGroupRows : 0;
     const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + thread - vector * M::kGroupRows;
-    const bool inside = thread < kRows && row < M::kRows && (kVectors == 1 || vector < vectors);
+    const bool inside = thread < kRows && row < M::kRows;
     const float value = inside ? sum_of_warps(memory.sums[turn] + thread * kSumStride) * factor : 0.0f;
     finish(inside, vector * M::kRows + row, value);
   }
@@ -304,30 +309,34 @@ ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, in
 
 // Bring what a warp's lanes have of the vectors into its shared memory.
 template <class M, int kVectors, class Memory>
-ONEKERNEL_DEVICE void store_vectors(Memory& memory, int turn, int vectors,
-                                    const float (&values)[kVectors * Columns<M::kColumns>::kQuads][4],
-                                    const float (&squares)[kVectors]) {
+ONEKERNEL_DEVICE void store_vectors(Memory& memory, const float (&values)[kVectors * Columns<M::kColumns>::kQuads][4]) {
   using Place = Columns<M::kColumns>;
 #pragma unroll
-  for (int vector = 0; vector < kVectors; ++vector) {
-    if (vector > 0 && vector >= vectors) break;
+  for (int vector = 0; vector < kVectors; ++vector)
     store_parts<M::kColumns>(memory.parts[warp_index()] + vector * Place::kPartsBytes / 4,
                              values + vector * Place::kQuads);
-    const float sum = warp_sum(squares[vector]);
-    if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;
-  }
   warp_barrier();
 }
 
-// Multiply `vectors` vectors, at most kVectors, by a matrix.
+// And its sums of squares. Nobody waits for them before the products are there.
+template <int kVectors, class Memory>
+ONEKERNEL_DEVICE void store_squares(Memory& memory, int turn, const float (&squares)[kVectors]) {
+#pragma unroll
+  for (int vector = 0; vector < kVectors; ++vector) {
+    const float sum = warp_sum(squares[vector]);
+    if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;
+  }
+}
+
+// Multiply vectors by a matrix.
 template <int kTicks, class M, int kVectors, class Memory, class Patience_, class Reader, class Input, class Finish>
-ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, int vectors, Input input,
+ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Reader& reader, Input input,
                               Finish finish) {
   using Place = Columns<M::kColumns>;
   if (!M::here()) {
     reader.template skip<M>();
     workers_barrier();  // as often as elsewhere
-    return input.pass(vectors);
+    return input.pass();
   }
   Held<M> held;
   hold_chunks<M>(reader, held);
@@ -336,11 +345,12 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
 
   float values[kVectors * Place::kQuads][4], squares[kVectors] = {};
   patience.wait(kTicks);
-  input.await(vectors, values, squares);
+  input.await(values, squares);
   patience.lap(1);
 
-  store_vectors<M, kVectors>(memory, turn, vectors, values, squares);
+  store_vectors<M, kVectors>(memory, values);
   const Operand<M, kVectors> operand(memory.parts[warp_index()]);
+  if constexpr (Input::kNormed) store_squares<kVectors>(memory, turn, squares);
   float factor = 1.0f;
   for (int group = 0; group < M::kGroups; ++group) {
     if (group > 0) hold_chunks<M>(reader, held);
@@ -349,7 +359,7 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
     workers_barrier();
     patience.lap(3);
     if (group == 0) factor = input.factor(memory.squares[turn][vector_of<M, kVectors>()]);
-    finish_group<M, kVectors>(memory, turn, group, vectors, factor, finish);
+    finish_group<M, kVectors>(memory, turn, group, factor, finish);
     turn ^= 1;
     patience.lap(4);
   }
@@ -363,7 +373,7 @@ ONEKERNEL_DEVICE void carry(Memory& memory, int& turn, Residual<kWidth, kTo>& to
   constexpr int kQuads = Columns<kWidth>::kQuads;
   from.prefetch();
   float values[kQuads][4], squares[1];
-  from.await(1, values, squares);
+  from.await(values, squares);
   squares[0] = warp_sum(squares[0]);
   if (lane_index() == 0) memory.squares[turn][0][warp_index()] = squares[0];
   workers_barrier();

@@ -63,11 +63,33 @@ struct FirstRules {
 };
 struct NoRules {};
 
+// A number whose order is that of a float, and the float of it.
+ONEKERNEL_DEVICE unsigned ordered(float value) {
+  const unsigned bits = float_bits(value);
+  return bits >> 31 ? ~bits : bits | 1u << 31;
+}
+ONEKERNEL_DEVICE float of_ordered(unsigned order) { return bits_float(order >> 31 ? order & ~(1u << 31) : ~order); }
+
+// An entry in the race, key and logit as ordered numbers. Of equal keys the first token wins.
+struct Runner {
+  unsigned key, logit, token;
+
+  // The winner of a warp.
+  ONEKERNEL_DEVICE Runner best_of_warp() const {
+    const unsigned best = warp_largest(key), first = warp_smallest(key == best ? token : ~0u);
+    return {best, warp_largest(key == best && token == first ? logit : 0), first};
+  }
+};
+
+// What warps tell each other: their runners, and how many of their entries are larger than the last winner.
+struct Tally {
+  Runner best[kWarps];
+  unsigned larger[kWarps];
+};
+
 template <int kMostVocab>
 struct SampleMemory {
-  float key[2][kWarps], logit[2][kWarps];
-  int token[2][kWarps];
-  float larger[2][kWarps];
+  Tally tally[2];
   unsigned seen[divide_up(kMostVocab, 32)];
   int codes[16];        // of the last frame
   int seed[2];          // low, high
@@ -96,25 +118,6 @@ struct SampleMemory {
   }
 };
 
-// An entry in the race.
-struct Runner {
-  float key = kOut, logit = kOut;
-  int token = 0x3fffffff;
-
-  ONEKERNEL_DEVICE void meet(float its_key, float its_logit, int its_token) {
-    if (its_key > key || (its_key == key && its_token < token)) {
-      key = its_key;
-      logit = its_logit;
-      token = its_token;
-    }
-  }
-  ONEKERNEL_DEVICE void reduce_warp() {
-#pragma unroll
-    for (int distance = kWarpLanes / 2; distance > 0; distance /= 2)
-      meet(shuffle_xor(key, distance), shuffle_xor(logit, distance), shuffle_xor(token, distance));
-  }
-};
-
 ONEKERNEL_DEVICE float ruled(float logit, int, const unsigned*, const NoRules&) { return logit; }
 ONEKERNEL_DEVICE float ruled(float logit, int token, const unsigned* seen, const FirstRules& rules) {
   if (token == rules.end ? !rules.may_end : token >= rules.codes) return kOut;
@@ -122,20 +125,21 @@ ONEKERNEL_DEVICE float ruled(float logit, int token, const unsigned* seen, const
   return logit < 0.0f ? logit * rules.penalty : logit * rules.bonus;
 }
 
-// The winner of all threads of the block; `turn` chooses memory that nobody still reads.
+// The best of all threads of a block; `larger` becomes the sum of what they have. `turn` chooses memory that nobody
+// still reads.
 template <class Memory>
-ONEKERNEL_DEVICE Runner race(Memory& memory, int turn, Runner best) {
-  best.reduce_warp();
+ONEKERNEL_DEVICE Runner race(Memory& memory, int turn, const Runner& best, unsigned& larger) {
+  Tally& tally = memory.tally[turn];
+  const Runner its = best.best_of_warp();
+  const unsigned count = warp_total(larger);
   if (lane_index() == 0) {
-    memory.key[turn][warp_index()] = best.key;
-    memory.logit[turn][warp_index()] = best.logit;
-    memory.token[turn][warp_index()] = best.token;
+    tally.best[warp_index()] = its;
+    tally.larger[warp_index()] = count;
   }
   workers_barrier();
-  Runner all;
-  for (int warp = 0; warp < kWarps; ++warp)
-    all.meet(memory.key[turn][warp], memory.logit[turn][warp], memory.token[turn][warp]);
-  return all;
+  const int warp = lane_index() % kWarps;
+  larger = warp_total(lane_index() < kWarps ? tally.larger[warp] : 0);
+  return tally.best[warp].best_of_warp();
 }
 
 // A thread's entries, in groups of four: logits under the rules, over the temperature, and their places in the race.
@@ -174,45 +178,52 @@ struct Entries {
       }
   }
 
+  // The winner of the race of those above a floor.
   ONEKERNEL_DEVICE Runner best(float floor) const {
-    Runner found;
+    float key = kOut, logit = kOut;
+    int its = kVocab;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        if (logits[i][k] > floor) found.meet(keys[i][k], logits[i][k], token(i, k));
-    return found;
+        if (logits[i][k] > floor && keys[i][k] > key) {
+          key = keys[i][k];
+          logit = logits[i][k];
+          its = token(i, k);
+        }
+    return {ordered(key), ordered(logit), static_cast<unsigned>(its)};
   }
 
-  ONEKERNEL_DEVICE float larger(float logit) const {
-    float count = 0.0f;
+  ONEKERNEL_DEVICE unsigned larger(float logit) const {
+    unsigned count = 0;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) count += logits[i][k] > logit ? 1.0f : 0.0f;
+      for (int k = 0; k < 4; ++k) count += logits[i][k] > logit ? 1 : 0;
     return count;
   }
 };
 
-// Draw one of the first kVocab entries, whose exponentials were drawn before; 0 if no logit is a number.
+// Draw one of the first kVocab entries, whose exponentials were drawn before; 0 if no logit is a number. Who asks how
+// many are larger than a winner also lets those race that would be left: that takes one barrier instead of two.
 template <int kVocab, class Memory, class Patience_, class Rules>
 ONEKERNEL_DEVICE int sample(Memory& memory, Patience_& patience, const Exchange& exchange, Entries<kVocab>& entries,
                             const Draw& draw, const Rules& rules) {
   patience.wait();
   entries.await(exchange, memory.seen, draw, rules);
   patience.lap(1);
-  float floor = kOut;  // entries that are no larger are out
-  for (int turn = 0;; turn ^= 1) {
-    const Runner winner = race(memory, turn, entries.best(floor));
-    const float larger = warp_sum(entries.larger(winner.logit));
-    if (lane_index() == 0) memory.larger[turn][warp_index()] = larger;
-    workers_barrier();
-    float count = 0.0f;
-    for (int warp = 0; warp < kWarps; ++warp) count += memory.larger[turn][warp];
-    patience.lap(2);
-    if (!draw.draws || draw.top_k == 0 || count < draw.top_k) return winner.token < kVocab ? winner.token : 0;
-    floor = winner.logit;
+  const unsigned top = draw.draws && draw.top_k > 0 ? draw.top_k : kVocab;
+  unsigned larger = 0;
+  Runner winner = race(memory, 0, entries.best(kOut), larger);
+  for (int turn = 1; top < kVocab; turn ^= 1) {
+    const float floor = of_ordered(winner.logit);  // entries that are no larger are out
+    larger = entries.larger(floor);
+    const Runner next = race(memory, turn, entries.best(floor), larger);
+    if (larger < top) break;
+    winner = next;
   }
+  patience.lap(2);
+  return winner.token < kVocab ? winner.token : 0;
 }
 
 // Remember that a token was said. Behind it a barrier must come before the next draw.

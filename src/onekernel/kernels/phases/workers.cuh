@@ -9,6 +9,14 @@ constexpr float kLog2E = 1.4426950408889634f;  // the hardware has exponentials 
 
 ONEKERNEL_DEVICE int warp_index() { return threadIdx.x / kWarpLanes; }
 
+// The number of a thread as if nothing were known of it: else all places of all phases are computed before all loops,
+// and kept in registers.
+ONEKERNEL_DEVICE int fresh_thread_index() {
+  int thread = threadIdx.x;
+  forget(thread);
+  return below<kWorkers + kWarpLanes>(thread);
+}
+
 // A barrier of the warps that compute.
 ONEKERNEL_DEVICE void workers_barrier() { named_barrier(1, kWorkers); }
 

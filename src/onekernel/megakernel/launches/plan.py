@@ -127,8 +127,6 @@ def _unrolled(body: tuple[Item, ...], at: At, speaks: bool) -> Iterator[tuple[Ph
             assert isinstance(item.count, int)
             for number in range(item.count):
                 yield from _unrolled(item.body, {**at, item.index: number}, speaks)
-        elif isinstance(item, Project | Attend) and item.pair and not holds(item.pair, at, speaks=speaks):
-            yield replace(item, pair=""), at
         elif not isinstance(item, When):
             yield item, at
         elif holds(item.condition, at, speaks=speaks):
@@ -164,7 +162,7 @@ class _Copies:
         found = dict[str, Held]()
         for phase in phases:
             source = phase.source if isinstance(phase, Begin | Project) else None
-            vectors = 2 if isinstance(phase, Project) and phase.pair else 1
+            vectors = phase.vectors if isinstance(phase, Project) else 1
             if isinstance(source, Normed) and source.stream not in found:
                 found[source.stream] = self._take(source.stream, vectors)
             elif isinstance(source, Normed):

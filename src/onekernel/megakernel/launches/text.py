@@ -33,8 +33,7 @@ def piece_request(layout: Layout, piece: Piece, arch: str) -> KernelRequest:
     """Write the kernel of a piece for an architecture."""
     text = _Lines(layout, piece)
     body = list(text.lines())
-    loops = dict.fromkeys(loop for _, around in layout.program.phases() for loop in around)
-    numbers = [Parameter(loop.index, "int") for loop in loops if isinstance(loop.count, int)]
+    numbers = [Parameter(index, "int") for index in layout.counts]
     every = [one for one in parameters(layout.program) if one.name not in _OF_STEP]
     used = [one for one in (*every, *_OWN, *numbers, _LAST) if _names(body, one.name)]
     overlaps = arch_number(arch) >= FIRST_OVERLAP
@@ -100,8 +99,8 @@ class _Phases(PhaseText):
         super().__init__(layout)
         self.piece, self.places = piece, stream_places(layout.program)
 
-    def source(self, phase: Project, most: int) -> str:
-        spelled = super().source(phase, most)
+    def source(self, phase: Project) -> str:
+        spelled = super().source(phase)
         return f"around({spelled}, take, put)" if self.piece.held else spelled
 
     def streams(self) -> Iterator[str]:
@@ -136,7 +135,7 @@ class _Phases(PhaseText):
         yield from ()
 
     def few(self, heads: str, attend: Attend) -> str:
-        return f"AloneMemory<{heads}, {self.layout.counts[attend.position]}, {2 if attend.pair else 1}>"
+        return f"AloneMemory<{heads}, {self.layout.counts[attend.position]}, {attend.vectors}>"
 
     def kept(self, _: Attend) -> str:
         return "kept"
@@ -176,7 +175,7 @@ class _Lines:
 
     def _project_sizes(self, phase: Project) -> tuple[int, int, int]:
         """Return the rows that are finished together, the bytes of a warp's columns, and how many vectors."""
-        tiling, vectors = self.layout.tiling(phase.matrix), 2 if phase.pair else 1
+        tiling, vectors = self.layout.tiling(phase.matrix), phase.vectors
         return vectors * 8 * tiling.tiles, vectors * 4 * STEP * tiling.steps, vectors
 
     @property

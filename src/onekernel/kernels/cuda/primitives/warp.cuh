@@ -26,7 +26,7 @@ ONEKERNEL_DEVICE T by_words(T value, Function function) {
 ONEKERNEL_DEVICE int lane_index() {
   int lane;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return lane;
+  return below<kWarpLanes>(lane);
 }
 
 // The value of lane (own lane ^ lane_mask).
@@ -51,6 +51,41 @@ ONEKERNEL_DEVICE T shuffle_down(T value, int distance, unsigned lanes = kAllLane
 template <class T>
 ONEKERNEL_DEVICE T shuffle_index(T value, int lane, unsigned lanes = kAllLanes) {
   return detail::by_words(value, [&](unsigned word) { return __shfl_sync(lanes, word, lane); });
+}
+
+namespace detail {
+
+template <class Function>
+ONEKERNEL_DEVICE unsigned reduce_lanes(unsigned value, Function function) {
+#pragma unroll
+  for (int distance = kWarpLanes / 2; distance > 0; distance /= 2)
+    value = function(value, shuffle_xor(value, distance));
+  return value;
+}
+
+}  // namespace detail
+
+// The largest, the smallest and the sum of the words of all 32 lanes.
+ONEKERNEL_DEVICE unsigned warp_largest(unsigned value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kAllLanes, value);
+#else
+  return detail::reduce_lanes(value, [](unsigned one, unsigned other) { return one > other ? one : other; });
+#endif
+}
+ONEKERNEL_DEVICE unsigned warp_smallest(unsigned value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(kAllLanes, value);
+#else
+  return detail::reduce_lanes(value, [](unsigned one, unsigned other) { return one < other ? one : other; });
+#endif
+}
+ONEKERNEL_DEVICE unsigned warp_total(unsigned value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kAllLanes, value);
+#else
+  return detail::reduce_lanes(value, [](unsigned one, unsigned other) { return one + other; });
+#endif
 }
 
 // A bit for each lane whose predicate holds.

@@ -39,6 +39,27 @@ ONEKERNEL_PRIMITIVE T shuffle_index(T value, int lane, unsigned lanes = kAllLane
   return machine::from_lane(value, lane, lanes);
 }
 
+namespace machine {
+
+template <class Function>
+unsigned reduce_lanes(unsigned value, Function function) {
+  for (int distance = kWarpLanes / 2; distance > 0; distance /= 2)
+    value = function(value, from_lane(value, lane_index() ^ distance, kAllLanes));
+  return value;
+}
+
+}  // namespace machine
+
+ONEKERNEL_PRIMITIVE unsigned warp_largest(unsigned value) {
+  return machine::reduce_lanes(value, [](unsigned one, unsigned other) { return one > other ? one : other; });
+}
+ONEKERNEL_PRIMITIVE unsigned warp_smallest(unsigned value) {
+  return machine::reduce_lanes(value, [](unsigned one, unsigned other) { return one < other ? one : other; });
+}
+ONEKERNEL_PRIMITIVE unsigned warp_total(unsigned value) {
+  return machine::reduce_lanes(value, [](unsigned one, unsigned other) { return one + other; });
+}
+
 ONEKERNEL_PRIMITIVE unsigned warp_ballot(bool predicate, unsigned lanes = kAllLanes) {
   return machine::ballot("ballot", lanes, predicate);
 }
