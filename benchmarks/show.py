@@ -24,6 +24,8 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
         _launched(console, record[name], f"frames of speech in one launch, {place}")
     elif name == "launches":
         _launched(console, record[name], f"frames of speech in one launch and in many, {place}")
+    elif name == "peers":
+        _launched(console, record[name], f"frames of speech beside the public runtimes, {place}", "times ours")
     elif name == "text":
         _launched(console, record[name], f"tokens of text in one launch, {place}", "tokens a second", "gap")
     elif name == "launch":
