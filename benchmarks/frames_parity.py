@@ -112,7 +112,7 @@ def one_by_one(
     said, logits = list[list[int]](), list[Tensor]()
     for number in range(frames):
         said += request.say(prompt if number == 0 else None, text, 1).tolist()
-        logits.append(request.exchange("sub_logits"))
+        logits.append(request.mailbox.exchange("sub_logits"))
     return said, logits
 
 

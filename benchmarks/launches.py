@@ -51,7 +51,7 @@ def parity(one: Speech, many: Speech, count: int = FRAMES, prompted: int = PROMP
         right, found = (request.say(prompt, rows, count).tolist() for request in requests)
         same = next((number for number in range(count) if found[number] != right[number]), count)
         yield {"what": f"{name}: frames of launches equal to those of one", "measured": same, "least": count}
-        left, other = (request.exchange("sub_logits") for request in requests)
+        left, other = (request.mailbox.exchange("sub_logits") for request in requests)
         apart = float((left - other).abs().max() / left.abs().max())
         yield {"what": f"{name}: last logits apart, of the largest", "measured": apart, "most": 0.0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -78,30 +79,47 @@ def rounded(values: Any) -> Any:
 
 
 class Run:
-    """The kernel of a model on the emulated device, with its memory."""
+    """The kernel of a model with its memory; on the emulated device, unless another one is given."""
 
-    def __init__(self, model: Model, schedule: Schedule, arch: str = "sm_90", **machine: Any) -> None:
+    def __init__(
+        self, model: Model, schedule: Schedule, arch: str = "sm_90", on: Any = None,
+        change: Callable[[str], str] = str, **machine: Any,
+    ) -> None:  # fmt: skip
+        """Build it; `change` is given each line of its text."""
         self.model, self.layout = model, Layout(model.program, schedule)
-        self.kernel = Kernel(kernel_request(self.layout, arch), EmulatedDevice(arch, **machine))
-        self.stream = pack_stream(self.layout, model.weight)
-        self.vectors = pack_vectors(self.layout, model.weight).numpy()
-        self.table = model.weight("table", ()).contiguous()
-        self.rotation = rotations(CAPACITY, model.shape.head_dim, model.shape.theta)
-        self.cache = torch.full((self.layout.cached(CAPACITY),), torch.nan, dtype=getattr(torch, model.shape.kept))
-        self.mail = np.full(self.layout.exchange_floats, -1, np.int32)
+        self.on = EmulatedDevice(arch, **machine) if on is None else on
+        request = kernel_request(self.layout, self.on.arch)
+        body = tuple(replace(line, text=change(line.text)) for line in request.body)
+        self.kernel = Kernel(replace(request, body=body), self.on)
+        self.stream = self.place(pack_stream(self.layout, model.weight))
+        self.vectors = self.place(pack_vectors(self.layout, model.weight))
+        self.table = self.place(model.weight("table", ()).contiguous())
+        self.rotation = self.place(torch.from_numpy(rotations(CAPACITY, model.shape.head_dim, model.shape.theta)))
+        kept = torch.full((self.layout.cached(CAPACITY),), torch.nan, dtype=getattr(torch, model.shape.kept))
+        self.cache = self.place(kept)
+        self.mailbox = self.layout.mailbox("cpu" if self.on.emulated else "cuda")
         self.done = 0
+
+    @property
+    def mail(self) -> Any:
+        """The memory of all exchanges."""
+        return self.mailbox.words.cpu().numpy()
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Put a tensor where the kernel reads it."""
+        return tensor if self.on.emulated else tensor.cuda()
 
     def run(self, prompt: list[int], steps: int) -> list[int]:
         """Run steps behind those before; returns what is said behind the prompt."""
-        said = np.full(steps, -1, np.int32)
+        said = self.place(torch.full((steps,), -1, dtype=torch.int32))
+        given = self.place(torch.tensor(prompt or [0], dtype=torch.int32))
         self.kernel.launch(
-            self.stream, self.vectors, self.rotation, self.cache, self.mail, said, len(prompt), self.done, steps,
-            CAPACITY, self.table, np.array(prompt or [0], np.int32), grid=self.layout.schedule.blocks,
+            self.stream, self.vectors, self.rotation, self.cache, self.mailbox.words, said, len(prompt), self.done,
+            steps, CAPACITY, self.table, given, grid=self.layout.schedule.blocks,
         )  # fmt: skip
         self.done += steps
-        return [int(token) for token in said[max(len(prompt) - 1, 0) :]]
+        return [int(token) for token in said[max(len(prompt) - 1, 0) :].tolist()]
 
     def exchange(self, name: str) -> Any:
         """Return what was exchanged last, as floats."""
-        place, width = self.layout.exchanges[name], self.layout.width(self.layout.program.exchange(name))
-        return (self.mail[place : place + width] & ~np.int32(1)).view(np.float32)
+        return self.mailbox.exchange(name).cpu().numpy()

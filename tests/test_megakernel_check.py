@@ -74,9 +74,17 @@ def test_a_ring_that_holds_more_than_a_step_is_refused(monkeypatch: pytest.Monke
     assert Run(small, deep, order=Order.DESCENDING).run(prompt, 24) != right
 
 
-def test_a_gpu_that_is_too_large_for_a_program_is_told() -> None:
-    with pytest.raises(InvalidInput, match="a program for 132 blocks"):
-        schedule_for(greedy_decoder(SHAPES["qwen3"]), 132, "sm_90")
+def test_a_small_program_takes_a_part_of_a_large_gpu() -> None:
+    program = greedy_decoder(SHAPES["qwen3"])
+    assert next(faults(Layout(program, Schedule(132))), None) is not None
+    schedule = schedule_for(program, 132, "sm_90")
+    assert 1 < schedule.blocks < 132
+    assert list(faults(Layout(program, schedule))) == []
+
+
+def test_a_gpu_that_is_too_small_for_a_program_is_told() -> None:
+    with pytest.raises(InvalidInput, match="a program for 1 blocks of sm_90, got greedy_decoder: 2 heads of keys"):
+        schedule_for(greedy_decoder(SHAPES["qwen3"]), 1, "sm_90")
 
 
 # ---- planted faults

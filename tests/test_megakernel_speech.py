@@ -139,7 +139,7 @@ def test_launches_say_what_the_kernel_says(load: Any) -> None:
     begun = [request.say(prompt, text, 2) for request in (one, many)]
     assert torch.equal(*begun)
     for name in (exchange.name for exchange in model.program.exchanges):
-        assert torch.equal(one.exchange(name), many.exchange(name)), name
+        assert torch.equal(one.mailbox.exchange(name), many.mailbox.exchange(name)), name
     assert torch.equal(one.cache.view(torch.int16), many.cache.view(torch.int16))
     assert torch.equal(one._request, many._request)
     assert many.say(None, text, 1).tolist() == one.say(None, text, 1).tolist()
@@ -156,7 +156,7 @@ def test_a_block_may_lag_behind_all_others(load: Any) -> None:
     prompt, text = rows(model, 2)
     first, other = model.request(Sampling()), model.request(Sampling(), order=Order.LAGGING, seed=5)
     assert torch.equal(first.say(prompt, text, 1), other.say(prompt, text, 1))
-    assert torch.equal(first.exchanged, other.exchanged)
+    assert torch.equal(first.mailbox.words, other.mailbox.words)
 
 
 @pytest.mark.parametrize("shape", SPEECH, ids=["0.6B", "1.7B"])

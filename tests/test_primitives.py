@@ -97,6 +97,9 @@ USES: dict[str, tuple[str, str, str, int, int]] = {
     "let_pass": ("wait", "let_pass(y[0], 400);", r"SR_CLOCKLO", 75, 75),
     "spin_until": ("wait", 'spin_until([&] { return atomicAdd(y, 0) > 3; }, "three");', r"SR_GLOBALTIMER", 75, 75),
     "spin_together": ("wait", 'spin_together([&] { return atomicAdd(y, 0) > 3; }, "three");', r"VOTE", 75, 75),
+    "spin_together that gives up": (
+        "wait", 'spin_together([&] { return atomicAdd(y, 0) > 3; }, "three", 9u, [&] { y[1] = 1; });', r"VOTE", 75, 75
+    ),
     "trap": ("wait", 'spin_until([&] { return atomicAdd(y, 0) > 3; }, "three");', r"BPT\.TRAP", 75, 75),
     "atomic_add": ("atomic", "atomic_add(y, 3); y[1] = atomic_add(y, 3);", r"RED[\s\S]*ATOM", 75, 75),
     "atomic_add float": ("atomic", "atomic_add(reinterpret_cast<float*>(y), 0.5f);", r"RED.*F32", 75, 75),

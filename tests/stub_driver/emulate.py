@@ -9,6 +9,7 @@ import ctypes
 from typing import Any
 
 from onekernel.device import machine
+from onekernel.jit import warmup
 from onekernel.jit.compile import emulated, nvrtc
 
 
@@ -19,6 +20,8 @@ def _compile(name: str, text: str, target: Any) -> Any:
 
 nvrtc.compile_cubin = _compile
 nvrtc.compiler_id = emulated.compiler_id
+# Workers are processes of their own: they would compile for a GPU.
+warmup._shared = lambda requests, emulate, sanitize, _, tell: warmup._one_by_one(requests, emulate, sanitize, tell)
 machine.use(machine.build())  # the stub finds it in the process
 
 

@@ -8,9 +8,9 @@ from itertools import groupby
 
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.check import check
-from onekernel.megakernel.layout import REQUEST_HEAD, WARPS, Layout, has_weights
+from onekernel.megakernel.layout import REQUEST_HEAD, WARPS, Layout
 from onekernel.megakernel.phase_text import KEPT, PhaseText, attend_memory, heads_type, matrix_type, type_name
-from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When
+from onekernel.megakernel.program import Attend, Item, Merge, Phase, Program, Project, Repeat, Sample, When, has_weights
 
 WORKERS = 32 * WARPS  # threads that compute; 32 more copy weights, where there is a ring
 TRACED = 256  # counters of a traced kernel, behind 4096 numbers of what it says
@@ -80,14 +80,14 @@ class _Text:
     def _types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
             yield f"  {matrix_type(matrix)}"
-        for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.layout.attends):
+        for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
         vectors = max(self.program.vectors(stream) for stream, _ in self.program.streams)
         yield f"    ProjectMemory<{self.layout.finished}, {self.layout.parts_bytes}, {vectors}> project;"
-        for attend in self.layout.attends:
+        for attend in self.program.attends:
             yield f"    {self.text.storage(attend)} {attend_memory(attend)};"
         yield (
             f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
@@ -143,6 +143,7 @@ class _Text:
 
     def _end(self) -> Iterator[str]:
         """Keep what the next launch goes on with; by now every block has read what this one began with."""
+        yield "  mail.report();"
         yield "  if (blockIdx.x == 0 && threadIdx.x == 0) {"
         yield "    *exchanged = static_cast<int>(~mail.parities);"
         if self.text.samples:

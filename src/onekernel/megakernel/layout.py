@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from onekernel.megakernel.program import (
     Attend,
@@ -26,7 +27,11 @@ from onekernel.megakernel.program import (
     Sample,
     Vector,
     When,
+    has_weights,
 )
+
+if TYPE_CHECKING:
+    from onekernel.megakernel.mailbox import Mailbox
 
 WARPS, STEP, CHUNK = 8, 32, 4  # warps that compute; columns and, in a chunk, fragments
 FRAGMENT_BYTES = 16 * 32  # of a warp
@@ -203,6 +208,12 @@ class Layout:
             start += divide_up(self.width(exchange), _ALIGN) * _ALIGN
         return found
 
+    def mailbox(self, device: Any) -> Mailbox:
+        """Make the memory of a request's exchanges, on a torch device."""
+        from onekernel.megakernel.mailbox import Mailbox
+
+        return Mailbox(self, device)
+
     @property
     def exchange_floats(self) -> int:
         """Of that buffer."""
@@ -219,13 +230,6 @@ class Layout:
     def matrices(self) -> list[Matrix]:
         """All of them, in the order of the stream."""
         return [matrix for section in self.sections for matrix in section.matrices]
-
-    @cached_property
-    def attends(self) -> tuple[Attend, ...]:
-        """Return the attentions, of those that share memory the one of the most vectors."""
-        every = [phase for phase, _ in self.program.phases() if isinstance(phase, Attend)]
-        by_vectors = sorted(every, key=lambda attend: attend.vectors)
-        return tuple({(attend.layer, attend.near): attend for attend in by_vectors}.values())
 
     def attend_bytes(self, attend: Attend) -> int:
         """Of an attention's shared memory, without what it keeps of few positions."""
@@ -264,15 +268,10 @@ class Layout:
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
         products = 2 * self.finished * SUM_STRIDE * 4 + WARPS * self.parts_bytes
-        states = sum(self.attend_bytes(it) + (self.few_bytes(it) if it.position else 0) for it in self.attends)
+        states = sum(self.attend_bytes(it) + (self.few_bytes(it) if it.position else 0) for it in self.program.attends)
         ring = self.schedule.slots * SLOT_SHARED_BYTES
         seen = max((phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)), default=0) // 8
         return ring + products + states + seen + 3072
-
-
-def has_weights(item: Item) -> bool:
-    """Say whether a phase, or any phase in a nest, multiplies by a matrix."""
-    return any(map(has_weights, item.body)) if isinstance(item, Repeat | When) else isinstance(item, Project)
 
 
 def _runs(body: tuple[Item, ...]) -> Iterator[tuple[Matrix, ...]]:

@@ -64,7 +64,7 @@ class PhaseText:
         if isinstance(source, Normed):
             yield self.carried(phase, source)
             return
-        if isinstance(source, TokenRow | FrameSum) and any(attend.near for attend in self.layout.attends):
+        if isinstance(source, TokenRow | FrameSum) and any(attend.near for attend in self.program.attends):
             yield "fence();  // what others kept is seen from here on"
         yield f"if ({stream}.owed) {stream}.add({phase.owed});"
         yield from self.rows(phase)

@@ -227,9 +227,21 @@ class Program:
         phases = [phase for phase, _ in self.phases() if isinstance(phase, Project | Attend)]
         return max((it.vectors for it in phases if name in (it.into, getattr(it, "owe", ""))), default=1)
 
+    @property
+    def attends(self) -> tuple[Attend, ...]:
+        """Return the attentions, of those that share memory the one of the most vectors."""
+        every = [phase for phase, _ in self.phases() if isinstance(phase, Attend)]
+        by_vectors = sorted(every, key=lambda attend: attend.vectors)
+        return tuple({(attend.layer, attend.near): attend for attend in by_vectors}.values())
+
     def phases(self) -> Iterator[tuple[Phase, tuple[Repeat, ...]]]:
         """Yield every phase once, with the loops around it, the outermost first."""
         yield from _walk(self.body, ())
+
+
+def has_weights(item: Item) -> bool:
+    """Say whether a phase, or any phase in a nest, multiplies by a matrix."""
+    return any(map(has_weights, item.body)) if isinstance(item, Repeat | When) else isinstance(item, Project)
 
 
 def _walk(body: tuple[Item, ...], loops: tuple[Repeat, ...]) -> Iterator[tuple[Phase, tuple[Repeat, ...]]]:

@@ -24,7 +24,7 @@ def schedule_for(program: Program, multiprocessors: int, arch: str, *, launches:
     if max(width for _, width in program.streams) >= WIDE:
         base = replace(base, pace=WIDE_PACE)
     most = 0 if launches else shared_limit(arch)
-    counts = range(multiprocessors, multiprocessors // 2, -1)
+    counts = range(multiprocessors, 0, -1)
     layouts = [_layout(program, replace(base, blocks=count)) for count in counts]
     for layout in sorted(layouts, key=lambda it: it.stream_bytes):
         if _fault(layout, most) is None:

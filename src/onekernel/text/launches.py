@@ -38,14 +38,10 @@ class TokenSteps(TokenMemory):
         weights, vectors = tokens.weights
         operands = {
             "weights": weights, "vectors": vectors, "rotation": self._rotation, "cache": self.cache,
-            "exchanged": self.exchanged, "said": self._said, "capacity": positions, "table": tokens.table,
+            "exchanged": self.mailbox.words, "said": self._said, "capacity": positions, "table": tokens.table,
             "prompt": self._prompt,
         }  # fmt: skip
         self._steps = tokens.launches.steps(operands, self.device)
-
-    def say(self, most: int) -> list[int]:
-        """Return the next `most` tokens; there must be room for them."""
-        return [int(token) for token in self.launch(most).tolist()]
 
     def launch(self, count: int) -> torch.Tensor:
         """Enqueue the steps of some tokens on torch's stream; returns the tokens that they will say, int32 [count]."""

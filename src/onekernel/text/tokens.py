@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,16 +66,26 @@ class TokenKernel(PackedDecoder):
         return TokenRequest(self, prompt, positions)
 
 
-class TokenMemory:
+class TokenMemory(ABC):
     """The memory of a request on its way: its keys and values, and what blocks give to each other."""
 
     def __init__(self, decoder: PackedDecoder, prompt: Sequence[int], positions: int) -> None:
         self.device, self._positions = decoder.device, positions
         self._rotation, kept = decoder.rotation(positions), decoder.layout.cached(positions)
         self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, decoder.shape.kept), device=self.device)
-        self.exchanged = torch.full((decoder.layout.exchange_floats,), -1, dtype=torch.int32, device=self.device)
+        self.mailbox = decoder.layout.mailbox(self.device)
         self._given = torch.tensor(list(prompt), dtype=torch.int32, device=self.device)
         self.position = 0
+
+    def say(self, most: int) -> list[int]:
+        """Return the next `most` tokens; there must be room for them. Raises DeviceError if blocks waited in vain."""
+        said = [int(token) for token in self.launch(most).tolist()]
+        self.mailbox.check()
+        return said
+
+    @abstractmethod
+    def launch(self, count: int) -> torch.Tensor:
+        """Enqueue what says `count` tokens on torch's stream; returns them, int32 [count]."""
 
     def _stream(self) -> Any:
         """Return the handle of torch's stream, None where there are no streams."""
@@ -88,17 +99,13 @@ class TokenRequest(TokenMemory):
         super().__init__(tokens, prompt, positions)
         self._tokens = tokens
 
-    def say(self, most: int) -> list[int]:
-        """Return the next `most` tokens, of one launch; there must be room for them."""
-        return [int(token) for token in self.launch(most).tolist()]
-
     def launch(self, count: int) -> torch.Tensor:
         """Enqueue one launch on torch's stream; returns the tokens that it will say, int32 [count]."""
         tokens, length = self._tokens, len(self._given)
         steps = length - 1 + count
         said = torch.empty(steps, dtype=torch.int32, device=tokens.device)
         tokens.kernel.launch(
-            *tokens.weights, self._rotation, self.cache, self.exchanged, said, length, self.position, steps,
+            *tokens.weights, self._rotation, self.cache, self.mailbox.words, said, length, self.position, steps,
             self._positions, tokens.table, self._given, grid=tokens.layout.schedule.blocks, stream=self._stream(),
         )  # fmt: skip
         self.position += steps

@@ -5,6 +5,10 @@
 // Memory begins as 0xff bytes: parity 1, while the first use has parity 0. A writer must know that the readers of the
 // use before have read; the checker of a program proves it (megakernel/check.py).
 //
+// Nobody waits for ever: a block that has looked for seconds says which value is not there, and from then on waits for
+// nothing. So all blocks come to the end, with values of no meaning, and whoever launched them finds out
+// (megakernel/mailbox.py).
+//
 // Where every phase is a launch of its own (phases/launch.cuh), what is awaited is there, and floats have no parity;
 // their lowest bit is cleared all the same, so that both builds of a program compute with the same numbers.
 #pragma once
@@ -17,10 +21,19 @@ constexpr bool kTagged = false;
 constexpr bool kTagged = true;
 #endif
 
+constexpr unsigned kMostLooks = 1u << 22;  // each takes 300 ns at least
+constexpr unsigned kNothingLost = ~0u;     // as memory begins
+
 // The memory of all exchanges, and for each the parity of the use that is on, a bit by its number.
 struct Mail {
-  unsigned* words;
+  unsigned* words;  // in front of all exchanges: parities, the place of a value that was lost, the block that lost it
   unsigned parities;
+  unsigned lost = 0;  // the place of a value that a lane waited for in vain; 1: another lane of the warp did
+
+  // By all threads at the end: the first one is told.
+  ONEKERNEL_DEVICE void report() const {
+    if (lost > 1 && atomic_compare_exchange(words + 1, kNothingLost, lost) == kNothingLost) words[2] = blockIdx.x;
+  }
 };
 
 // One exchange: its place and its number are constants wherever it is used, so that it takes no registers.
@@ -62,10 +75,21 @@ struct Exchange {
         for (int word = 0; word < 4; ++word) include_both(any, all, found[i].at[word], found[kQuads - 1 - i].at[word]);
       return ((expected ? ~all : any) & 1u) == 0;
     };
-    if constexpr (kTagged)
-      spin_together(there, "values of other blocks");
-    else
+    if constexpr (kTagged) {
+      const auto give_up = [&] {
+        if (mail.lost > 0) return;
+        mail.lost = 1;
+#pragma unroll
+        for (int i = 0; i < kQuads; ++i) {
+          const unsigned all = found[i].at[0] & found[i].at[1] & found[i].at[2] & found[i].at[3];
+          const unsigned any = found[i].at[0] | found[i].at[1] | found[i].at[2] | found[i].at[3];
+          if (((expected ? ~all : any) & 1u) != 0) mail.lost = start + place(i);
+        }
+      };
+      spin_together(there, "values of other blocks", mail.lost > 0 ? 0 : kMostLooks, give_up);
+    } else {
       look();
+    }
 #pragma unroll
     for (int i = 0; i < kQuads; ++i)
 #pragma unroll

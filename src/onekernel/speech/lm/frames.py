@@ -56,21 +56,16 @@ class FrameMemory:
     """The memory of a request on its way: its keys and values, and what is remembered of it."""
 
     def __init__(self, speech: PackedSpeech, asked: Sampling, seed: int) -> None:
-        self._layout, shape = speech.layout, speech.shape
+        shape = speech.shape
         device = speech.tables[0].device
         kept = speech.layout.cached(speech.positions)
         self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.talker.kept), device=device)
-        self.exchanged = torch.full((speech.layout.exchange_floats,), -1, dtype=torch.int32, device=device)
+        self.mailbox = speech.layout.mailbox(device)
         self._options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
         memory = np.zeros(speech.layout.request_ints, np.uint32)
         memory[:2] = seed & 0xFFFFFFFF, seed >> 32
         self._request = torch.from_numpy(memory.view(np.int32)).to(device)
         self.position = 0
-
-    def exchange(self, name: str) -> torch.Tensor:
-        """Return what blocks gave each other last in an exchange of the program, float32 [width]."""
-        start, width = self._layout.exchanges[name], self._layout.width(self._layout.program.exchange(name))
-        return (self.exchanged[start : start + width] & ~1).view(torch.float32)
 
 
 class FrameRequest(FrameMemory):
@@ -92,7 +87,7 @@ class FrameRequest(FrameMemory):
         said = torch.empty((frames, speech.shape.places), dtype=torch.int32, device=self.cache.device)
         rows = text if prompt is None else prompt
         speech.kernel.launch(
-            *speech.operands, self.cache, self.exchanged, said, length, self.position, steps, speech.positions,
+            *speech.operands, self.cache, self.mailbox.words, said, length, self.position, steps, speech.positions,
             *speech.tables, rows.float().contiguous(), text.float().contiguous(), len(text), self._options,
             self._request, grid=speech.layout.schedule.blocks, stream=stream,
         )  # fmt: skip

@@ -39,7 +39,7 @@ class FrameSteps(FrameMemory):
         tables, sub_tables = speech.tables
         operands = {
             "weights": weights, "vectors": vectors, "rotation": rotation, "cache": self.cache,
-            "exchanged": self.exchanged, "said": self._said, "capacity": positions, "tables": tables,
+            "exchanged": self.mailbox.words, "said": self._said, "capacity": positions, "tables": tables,
             "sub_tables": sub_tables, "prompt": self._prompt, "text": self._text, "options": self._options,
             "request": self._request,
         }  # fmt: skip

@@ -39,6 +39,15 @@ ONEKERNEL_DEVICE void spin_together(Condition condition, const char* what) {
     if (looks > kSpinLooks) asm volatile("trap;");
 }
 
+// The same, which after `most` vain looks calls `give_up` and goes on. The emulated device finds at once who waits for
+// ever, and stops.
+template <class Condition, class GiveUp>
+ONEKERNEL_DEVICE void spin_together(Condition condition, const char* what, unsigned most, GiveUp give_up) {
+  (void)what;
+  for (unsigned looks = 0; !__all_sync(0xffffffffu, condition()); ++looks)
+    if (looks >= most) return give_up();
+}
+
 // A barrier for the first `threads` threads to come, whole warps; `id` is 1 to 15. Orders memory between them.
 ONEKERNEL_DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

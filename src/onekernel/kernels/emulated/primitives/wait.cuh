@@ -13,6 +13,11 @@ ONEKERNEL_PRIMITIVE void spin_together(Condition condition, const char* what) {
   while (machine::ballot("spin", ~0u, condition()) != ~0u) machine::poll(what);
   machine::end_spin();
 }
+template <class Condition, class GiveUp>
+ONEKERNEL_PRIMITIVE void spin_together(Condition condition, const char* what, unsigned most, GiveUp give_up) {
+  (void)most, (void)give_up;
+  spin_together(condition, what);
+}
 
 ONEKERNEL_PRIMITIVE void named_barrier(int id, int threads) { machine::named_barrier(id, threads); }
 
