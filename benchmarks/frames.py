@@ -21,8 +21,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.conditions import ROOT
-from benchmarks.frames_parity import PROMPT, SEED, Row, Speech, parity, reference, rounding, rows_of
+from benchmarks.frames_parity import PROMPT, SEED, Row, Speech, parity, reference, repeats, rounding, rows_of
 from benchmarks.official import NAMES
+from benchmarks.peer import kernels_of
 from onekernel import device
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import speech_decoder
@@ -71,6 +72,17 @@ def speed(speech: Speech) -> Iterator[Row]:
             what = f"ms a frame at {position} positions, {frames} a launch"
             yield {"what": what, "measured": median(times), **most, "of floor": floor / median(times)}
     yield {"what": "ms a frame, reference engine in eager torch", "measured": eager(speech, text)}
+
+
+def traced(speech: Speech, count: int = 50) -> Row:
+    """Count the kernels in a trace of some frames. Comes last: what looks may slow what follows."""
+    request, text = speech.kernel.request(Sampling(), SEED), rows_of(speech, 3, 2)
+    request.say(rows_of(speech, PROMPT, 1), text, 1)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        request.say(None, text, count)
+        torch.cuda.synchronize()
+    return {"what": f"kernels in a trace of {count} frames", "measured": kernels_of(profiler), "least": 1, "most": 1}
 
 
 def launches(speech: Speech, text: Tensor, position: int, frames: int) -> list[float]:
@@ -137,7 +149,9 @@ def _rows(config: SpeechConfig, tensors: dict[str, Tensor]) -> Iterator[Row]:
     yield from parity(exact)
     yield from rounding(exact, speech)
     del exact
+    yield from repeats(speech)
     yield from speed(speech)
+    yield traced(speech)
 
 
 def run(say: Callable[[str], None]) -> list[Row]:

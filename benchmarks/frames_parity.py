@@ -22,7 +22,7 @@ from onekernel.speech.lm.philox import exponentials
 from onekernel.speech.lm.sampling import Draw
 from onekernel.speech.request import Sampling
 
-SEED, PROMPT, FRAMES = 7, 10, 50
+SEED, PROMPT, FRAMES, REPEATS = 7, 10, 50, 1000
 GREEDY, DRAWN = Sampling(do_sample=False, sub_do_sample=False), Sampling()
 SURE = Sampling(temperature=1, top_k=0, sub_temperature=1, sub_top_k=0)  # to draw the likeliest is to be greedy
 APART = 1e-4  # of the largest logit: products are right to 2^-18, and what is wrong grows from layer to layer
@@ -87,6 +87,19 @@ def parity(speech: Speech, frames: int = FRAMES, prompted: int = PROMPT) -> Iter
             )
             most = max(differences(logits[:so_far], watch.last))
             yield {"what": "logits of the last code apart, of the largest", "measured": most, "most": APART}
+
+
+def repeats(speech: Speech, count: int = REPEATS) -> Iterator[Row]:
+    """Say one request again and again: codes and last logits keep their bits."""
+    prompt, text = rows_of(speech, PROMPT, 1), rows_of(speech, 3, 2)
+    right: list[Tensor] = []
+    same = torch.zeros((), dtype=torch.int32, device=prompt.device)
+    for _ in range(count):
+        request = speech.kernel.request(DRAWN, SEED)
+        found = [request.say(prompt, text, 2), request.mailbox.exchange("sub_logits").view(torch.int32)]
+        right = right or found
+        same += torch.stack([(one == other).all() for one, other in zip(found, right, strict=True)]).all()
+    yield {"what": "requests with the same codes and logits again", "measured": int(same), "least": count}
 
 
 def rounding(exact: Speech, speech: Speech, frames: int = FRAMES) -> Iterator[Row]:
