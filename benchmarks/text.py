@@ -1,4 +1,5 @@
-"""A text model in one launch: are its tokens the reference's, and how fast? Trained weights of SmolLM2-135M.
+"""A text model in one launch: are its tokens the reference's, and how fast? Trained weights of SmolLM2-135M; and how
+fast is a decoder of the sizes of Qwen3-0.6B, with random weights?
 
 The environment variable SMOLLM2 names the folder that examples/smollm2 writes. The reference multiplies the same
 bfloat16 weights in float32. Both keep keys and values in float32 where tokens must be equal: rounded to bfloat16, they
@@ -13,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -24,11 +25,12 @@ from torch import Tensor
 from benchmarks.frames import read_bandwidth, read_bytes
 from onekernel import device
 from onekernel.errors import InvalidInput
+from onekernel.megakernel.decoder import DecoderShape
 from onekernel.text.config import TextConfig, read_text
 from onekernel.text.reference import Context, Reference, TextDecoder
 from onekernel.text.tokenizer import TextTokenizer
 from onekernel.text.tokens import TokenKernel, layout_for
-from onekernel.text.weights import TextWeights, read_weights
+from onekernel.text.weights import TextWeights, read_weights, text_layout
 
 PROMPTS = (
     "The capital of France is", "Once upon a time", "def fibonacci(n):", "Water boils at",
@@ -40,6 +42,9 @@ PROMPTS = (
     "<|im_start|>user\nWrite a haiku about rain.<|im_end|>\n<|im_start|>assistant\n",
     "<|im_start|>user\nWhat is 12 times 12?<|im_end|>\n<|im_start|>assistant\n",
 )  # fmt: skip
+QWEN3 = TextConfig(
+    "qwen3", DecoderShape(28, 1024, 3072, 16, 8, 128, 151_936, head_norms=True), tied=True, positions=40_960, ends=()
+)
 TOKENS = 256  # of parity, for each prompt
 TIE = 50  # millionths of the largest logit: as far as the engines' logits may be apart
 POSITIONS, AT_ONCE, LAUNCHES = (100, 1000), (1, 8, 64), 200  # of speed
@@ -53,7 +58,7 @@ class Model:
 
     config: TextConfig
     tensors: dict[str, Tensor]
-    tokenizer: TextTokenizer
+    tokenizer: Any  # None where no text is read
     kernel: TokenKernel
     reference: Reference
     seconds: float  # to compile the kernel and pack the weights
@@ -70,6 +75,16 @@ def prepare(folder: Path, on: Any, place: str, kept: str = "bfloat16") -> Model:
     seconds = time.perf_counter() - start
     tokenizer = TextTokenizer(folder / "tokenizer.json", config.shape.vocab)
     return Model(config, tensors, tokenizer, kernel, Reference(TextDecoder(config, tensors, place)), seconds)
+
+
+def drawn(config: TextConfig, on: Any) -> Model:
+    """Make a model with random weights on a GPU."""
+    shapes = text_layout(config).items()
+    tensors = {name: torch.randn(shape, device="cuda").mul_(0.02).bfloat16() for name, shape in shapes}
+    start = time.perf_counter()
+    kernel = TokenKernel(config.shape, layout_for(config.shape, on), TextWeights(config, tensors, "cuda"), on)
+    seconds = time.perf_counter() - start
+    return Model(config, tensors, None, kernel, Reference(TextDecoder(config, tensors, "cuda")), seconds)
 
 
 def parity(model: Model, prompts: Sequence[str] = PROMPTS, count: int = TOKENS) -> Iterator[Row]:
@@ -240,8 +255,10 @@ def run(say: Callable[[str], None]) -> list[Row]:
     rows: list[Row] = []
     with torch.inference_mode():
         exact, model = (prepare(Path(folder), device.get("cuda"), "cuda", kept) for kept in ("float32", "bfloat16"))
-        for row in chain(parity(exact), rounding(model), speed(model)):
-            rows.append({"model": "SmolLM2-135M", **row})
+        trained = chain(parity(exact), rounding(model), speed(model))
+        like_qwen3 = speed(drawn(QWEN3, device.get("cuda")))
+        for name, row in chain(zip(repeat("SmolLM2-135M"), trained), zip(repeat("sizes of Qwen3-0.6B"), like_qwen3)):
+            rows.append({"model": name, **row})
             say(f"{row}")
     return rows
 
