@@ -138,6 +138,27 @@ def test_an_unknown_function_is_answered_and_no_gpus_are_no_gpus() -> None:
     assert result.stdout.strip() == "0", result.stderr
 
 
+def test_a_share_of_the_multiprocessors_is_what_blocks_are_counted_for() -> None:
+    """As MPS gives one: nothing is launched that would wait for blocks which never come."""
+    code = """
+        import stub_driver.emulate
+        from onekernel.errors import DoesNotFit
+        from test_launch import meeting
+        meet, said = meeting(), []
+        for blocks in (66 * 32, 66 * 32 + 1):
+            try:
+                said.append(meet.prepare(blocks))
+            except DoesNotFit as error:
+                said.append(error.expected)
+        print(json.dumps([place.multiprocessors, *said]))
+    """
+    count, fits, told = on_stub(code, multiprocessors=132, share=66)
+    assert (count, fits) == (66, None)
+    assert told == "at most 2112 blocks, which is what fits on Stub GPU at once (they wait for each other)"
+    assert on_stub("print(json.dumps(place.multiprocessors))", multiprocessors=132) == 132
+    assert on_stub("print(json.dumps(place.multiprocessors))", multiprocessors=60, share=66) == 60
+
+
 def test_steps_of_a_program_are_graphs_of_overlapping_launches() -> None:
     """One for each kind of step, enqueued again and again, with nothing from the host between."""
     code = """

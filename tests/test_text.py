@@ -25,7 +25,6 @@ from onekernel.device.emulated import EmulatedDevice
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.decoder import greedy_decoder
 from onekernel.megakernel.interpret import Interpreter, State, rotations
-from onekernel.text import model as text_model
 from onekernel.text.config import TextConfig, read_text
 from onekernel.text.model import TextModel
 from onekernel.text.weights import TextWeights, read_weights, text_layout
@@ -130,6 +129,7 @@ def test_a_gpu_says_the_same(
 ) -> None:
     model = onekernel.load_text(folders(name), device="cuda", engine=engine)
     assert model.engine.name == ("megakernel" if engine == "auto" else engine)
+    assert model.refusals == ()
     assert model.generate(PROMPT, max_tokens=100) == models(name, "reference").generate(PROMPT, max_tokens=100)
 
 
@@ -318,23 +318,10 @@ def test_what_the_kernel_has_not_the_reference_does(fields: dict[str, Any], word
     folder = write(tmp_path / "one", LLAMA | fields)
     with pytest.raises(InvalidInput, match=f"{words}.*use the engine reference"):
         onekernel.load_text(folder, device="emulated", engine="megakernel")
-    assert onekernel.load_text(folder, device="emulated").generate(PROMPT, max_tokens=2).finish == "length"
-
-
-@pytest.mark.parametrize(("arch", "kernel"), [("sm_70", False), ("sm_75", True), ("sm_90", True), ("sm_120", True)])
-def test_auto_is_the_kernel_on_gpus_that_it_is_for(arch: str, kernel: bool, folders: Callable[[str], Path]) -> None:
-    shape, gpu = read_text(folders("qwen3")).shape, SimpleNamespace(arch=arch, multiprocessors=40, emulated=False)
-    for on, taken in ((gpu, kernel), (SimpleNamespace(arch=arch, multiprocessors=1, emulated=False), False)):
-        assert (text_model._layout("auto", on, shape) is not None) == taken  # type: ignore[arg-type]
-
-
-def test_a_model_that_is_too_wide_for_a_gpu_has_no_kernel_there(folders: Callable[[str], Path]) -> None:
-    shape = replace(read_text(folders("qwen3")).shape, inner=2**15)
-    gpus = [SimpleNamespace(arch=arch, multiprocessors=40, emulated=False) for arch in ("sm_75", "sm_90")]
-    assert text_model._layout("auto", gpus[0], shape) is None  # type: ignore[arg-type]
-    assert text_model._layout("auto", gpus[1], shape) is not None  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="bytes of shared memory, there are 65536"):
-        text_model._layout("megakernel", gpus[0], shape)  # type: ignore[arg-type]
+    model = onekernel.load_text(folder, device="emulated")
+    assert model.engine.name == "reference"
+    assert [(one.name, words in one.reason) for one in model.refusals] == [("megakernel", True), ("launches", True)]
+    assert model.generate(PROMPT, max_tokens=2).finish == "length"
 
 
 @pytest.mark.parametrize(

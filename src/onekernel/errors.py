@@ -3,6 +3,7 @@
 OneKernelError
 ├── InvalidInput            the user's model, file, option or operand is not usable (exit code 2)
 │   ├── MissingExtra        an optional library is needed
+│   ├── DoesNotFit          a kernel needs what its device has not: shared memory, room for all its blocks at once
 │   └── InvalidOperand      a tensor given to a launch does not fit the kernel's parameter
 ├── CompileError            generated or hand-written CUDA text did not compile
 ├── NotReady                a kernel is not loaded, and may not or cannot be built at this moment
@@ -46,6 +47,10 @@ class MissingExtra(InvalidInput):
             got="no such module",
             todo=f"install it with: pip install 'onekernel[{extra}]'",
         )
+
+
+class DoesNotFit(InvalidInput):
+    """A kernel needs more of a device than it has. Another build of the same computation may need less."""
 
 
 class InvalidOperand(InvalidInput):

@@ -27,12 +27,15 @@ struct Device {
   int ordinal = 0;
   Part part{};
   int multiprocessors = 0;
+  int share = 0;  // of them, which the process may use, as MPS gives; 0: there are no shares
   std::string name;
   std::uintptr_t base = 0, next = 0;             // its addresses, and the first that was never given out
   std::map<std::uintptr_t, std::size_t> memory;  // live allocations: address -> bytes
   std::size_t used = 0;
   Context* primary = nullptr;
   int retained = 0;
+
+  int available() const { return share != 0 ? share : multiprocessors; }
 };
 
 struct Context {
@@ -67,7 +70,9 @@ inline void add_device(int ordinal) {
   Device device;
   device.ordinal = ordinal;
   device.part = part_of(static_cast<int>(option("STUB_ARCH", 90)));
+  device.part.blocks = static_cast<int>(option("STUB_RESIDENT", device.part.blocks));
   device.multiprocessors = static_cast<int>(option("STUB_MULTIPROCESSORS", 132));
+  device.share = static_cast<int>(option("STUB_SHARE", 0L));
   device.name = option("STUB_NAME", "Stub GPU");
   device.base = device.next = reinterpret_cast<std::uintptr_t>(memory);
   devices.push_back(std::move(device));
@@ -222,6 +227,18 @@ inline Result cuCtxSetCurrent(Context* context) {
   if (!current_stack.empty()) current_stack.pop_back();
   if (context != nullptr) current_stack.push_back(context);
   return CUDA_SUCCESS;
+}
+
+struct Affinity {  // CUexecAffinityParam
+  int kind;
+  unsigned multiprocessors;
+};
+
+inline Result cuCtxGetExecAffinity(Affinity* affinity, int kind) {
+  if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const int share = current()->device->share;
+  if (kind != 0 || share == 0) return CUDA_ERROR_NOT_SUPPORTED;
+  return *affinity = {kind, static_cast<unsigned>(share)}, CUDA_SUCCESS;
 }
 
 inline Result cuCtxGetDevice(int* device) {

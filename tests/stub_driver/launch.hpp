@@ -35,7 +35,7 @@ inline Result check_shape(const Device& device, const Kernel& kernel, const Shap
   if (shape.shared > std::max(kernel.shared, kSharedDefault)) return CUDA_ERROR_INVALID_VALUE;
   if (shape.cluster != 1 && (device.part.arch < 90 || shape.cluster - 1 >= 8 || gx % shape.cluster != 0))
     return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-  const auto most = static_cast<std::uint64_t>(resident_blocks(device, shape)) * device.multiprocessors;
+  const auto most = static_cast<std::uint64_t>(resident_blocks(device, shape)) * device.available();
   return shape.cooperative && shape.grid.count() > most ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
@@ -153,7 +153,7 @@ inline Result cuOccupancyMaxActiveClusters(int* clusters, Function* function, co
   Shape shape{{}, {config->x, config->y, config->z}, config->shared};
   for (unsigned i = 0; i < config->count; ++i) apply(shape, config->attributes[i].kind, config->attributes[i].size);
   const Device& device = *function->context->device;
-  const int blocks = resident_blocks(device, shape) * device.multiprocessors;
+  const int blocks = resident_blocks(device, shape) * device.available();
   return *clusters = blocks / static_cast<int>(shape.cluster), CUDA_SUCCESS;
 }
 

@@ -1,6 +1,6 @@
 // A libcuda.so.1 for tests: the driver's rules without a GPU. Emulated kernels run, real binaries are checked and do
 // nothing. Options are environment variables: STUB_GPUS, STUB_ARCH, STUB_DRIVER_VERSION, STUB_NAME,
-// STUB_MULTIPROCESSORS.
+// STUB_MULTIPROCESSORS, STUB_SHARE (of them, as MPS gives), STUB_RESIDENT (blocks on one of them at most).
 #include "graph.hpp"
 
 namespace stub {
@@ -34,6 +34,7 @@ const Row kTable[] = {
     STUB_ROW_OF(cuCtxPopCurrent),
     STUB_ROW_OF(cuCtxSetCurrent),
     STUB_ROW_OF(cuCtxGetDevice),
+    STUB_ROW_OF(cuCtxGetExecAffinity),
     STUB_ROW_OF(cuCtxSynchronize),
     STUB_ROW_OF(cuMemAlloc),
     STUB_ROW_OF(cuMemFree),

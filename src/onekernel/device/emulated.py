@@ -20,7 +20,7 @@ from onekernel.device import counters, machine, places
 from onekernel.device.buffer import Buffer, View, numpy_dtype, view
 from onekernel.device.launch import Arguments, Launcher, LaunchShape
 from onekernel.device.parts import shared_limit
-from onekernel.errors import EmulationFault, InvalidInput
+from onekernel.errors import DoesNotFit, EmulationFault
 
 RESIDENT_THREADS = 16 * 1024  # each has a stack and a guard page, of which Linux gives a process 32,000
 
@@ -75,7 +75,7 @@ class EmulatedDevice:
     def launcher(self, handle: int, shape: LaunchShape) -> Launcher:
         """Return a function that runs a kernel to its end; it raises EmulationFault with what the kernel did wrong.
 
-        Raises InvalidInput when a block or the blocks of a cooperative kernel need more than the device has.
+        Raises DoesNotFit when a block or the blocks of a cooperative kernel need more than the device has.
         """
         limit = shared_limit(self.arch)
         _check_size(shape, limit)
@@ -109,15 +109,15 @@ class EmulatedDevice:
 
 
 def _check_size(shape: LaunchShape, shared: int) -> None:
-    """Raise InvalidInput for a launch that is larger than the device."""
+    """Raise DoesNotFit for a launch that is larger than the device."""
     if shape.shared > shared:
-        raise InvalidInput(
+        raise DoesNotFit(
             expected=f"at most {shared} bytes of shared memory a block",
             got=f"{shape.shared} bytes of dynamic shared memory",
             todo="use less, or an architecture that has more",
         )
     if shape.cooperative and (threads := prod(shape.grid) * prod(shape.block)) > RESIDENT_THREADS:
-        raise InvalidInput(
+        raise DoesNotFit(
             expected=f"a cooperative launch of at most {RESIDENT_THREADS} threads (the emulated device holds no more)",
             got=f"{prod(shape.grid)} blocks of {prod(shape.block)} threads, {threads} in all",
             todo="launch fewer blocks",

@@ -79,6 +79,13 @@ class Kernel:
         shape = self._shape(grid, block)
         return BoundLaunch(self._handle, self.device.launcher(self._handle, shape), shape, arguments)
 
+    def prepare(self, grid: Grid, block: Grid | None = None) -> None:
+        """Make ready for launches of a shape. Raises DoesNotFit where the device has not what one needs.
+
+        For a cooperative kernel that is room for all blocks at once. A first launch would say the same.
+        """
+        self._launcher(grid, block)
+
     def _launcher(self, grid: Grid, block: Grid | None) -> Launcher:
         """Return how to launch with a grid and a block, remembered for next time where it can be."""
         launcher = self.device.launcher(self._handle, self._shape(grid, block))

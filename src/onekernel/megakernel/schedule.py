@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onekernel.device.parts import arch_number, shared_limit
-from onekernel.errors import InvalidInput
+from onekernel.errors import DoesNotFit
 from onekernel.megakernel.check import faults
+from onekernel.megakernel.launches.text import shared_bytes
 from onekernel.megakernel.layout import SLOT_SHARED_BYTES, Layout, Schedule
-from onekernel.megakernel.program import Program
+from onekernel.megakernel.program import Attend, Program
 
 FEWEST_SLOTS = 4  # with fewer, copies would wait for the warps that compute
 WIDE, WIDE_PACE = 2048, 250  # from this width on, weights wait for memory more than for other blocks (docs/log.md)
@@ -18,20 +19,25 @@ def schedule_for(program: Program, multiprocessors: int, arch: str, *, launches:
     """Choose the ring, as large as shared memory allows up to the usual one, its pace, and the number of blocks.
 
     The number is the one of the fewest bytes a block, of the counts that `check` accepts; more blocks if equal. Raises
-    InvalidInput where no count will do, or shared memory does not; `launches` need but a part of that of one kernel.
+    DoesNotFit where no count will do, or shared memory does not. `launches` need but a part of the shared memory of one
+    kernel, and may have more blocks than there are multiprocessors, for none waits for another.
     """
-    base = replace(Schedule(multiprocessors), slots=0 if launches else _slots(program, multiprocessors, arch))
+    most = max(multiprocessors, _heads(program)) if launches else multiprocessors
+    base = replace(Schedule(most), slots=0 if launches else _slots(program, most, arch))
     if max(width for _, width in program.streams) >= WIDE:
         base = replace(base, pace=WIDE_PACE)
-    most = 0 if launches else shared_limit(arch)
-    counts = range(multiprocessors, 0, -1)
-    layouts = [_layout(program, replace(base, blocks=count)) for count in counts]
+    layouts = [_layout(program, replace(base, blocks=count)) for count in range(most, 0, -1)]
     for layout in sorted(layouts, key=lambda it: it.stream_bytes):
-        if _fault(layout, most) is None:
+        if _fault(layout, arch, launches) is None:
             return layout.schedule
     todo = "use another GPU, or another decoder"
-    got = f"{program.name}: {_fault(_layout(program, base), most)}"
-    raise InvalidInput(expected=f"a program for {multiprocessors} blocks of {arch}", got=got, todo=todo)
+    got = f"{program.name}: {_fault(_layout(program, base), arch, launches)}"
+    raise DoesNotFit(expected=f"a program for {most} blocks of {arch}", got=got, todo=todo)
+
+
+def _heads(program: Program) -> int:
+    """Return the heads of keys of an attention, at most: each is for a block, or for several."""
+    return max(phase.heads.kv_heads for phase, _ in program.phases() if isinstance(phase, Attend))
 
 
 def _layout(program: Program, schedule: Schedule) -> Layout:
@@ -41,10 +47,13 @@ def _layout(program: Program, schedule: Schedule) -> Layout:
     return Layout(program, replace(schedule, slots=slots if slots >= FEWEST_SLOTS else 0))
 
 
-def _fault(layout: Layout, most: int) -> str | None:
-    """Return why a layout cannot run, None if it can; `most`: bytes of shared memory, 0 if that is no matter."""
-    if most and layout.shared_bytes > most:
-        return f"{layout.shared_bytes} bytes of shared memory, there are {most}"
+def _fault(layout: Layout, arch: str, launches: bool) -> str | None:
+    """Return why a layout cannot run, None if it can."""
+    used, most = layout.shared_bytes, shared_limit(arch)
+    if launches:
+        used = max(shared_bytes(layout, phase) for phase, _ in layout.program.phases())
+    if used > most:
+        return f"{used} bytes of shared memory, there are {most}"
     return next(faults(layout), None)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 try:
     import torch
@@ -20,40 +20,16 @@ except ModuleNotFoundError as error:
 
 from onekernel.checkpoint import locate
 from onekernel.device import Device, get
-from onekernel.device.parts import arch_number
 from onekernel.errors import InvalidInput
-from onekernel.megakernel.decoder import DecoderShape
-from onekernel.megakernel.layout import Layout
 from onekernel.text.config import read_text
-from onekernel.text.launches import TokenLaunches
-from onekernel.text.reference import Reference, TextDecoder
+from onekernel.text.engines import ENGINES, KERNELS, Request, build_engine
 from onekernel.text.tokenizer import Pieces, TextTokenizer
-from onekernel.text.tokens import TokenKernel, layout_for
-from onekernel.text.weights import TextWeights, read_weights
+from onekernel.text.weights import read_weights
 
-ENGINES = ("auto", "reference", "launches", "megakernel")
-KERNELS: dict[str, type[TokenLaunches] | type[TokenKernel]] = {"launches": TokenLaunches, "megakernel": TokenKernel}
 MAX_TOKENS = 256
 AT_ONCE = 8  # tokens of a launch, where nobody waits for each of them
-OLDEST = 75  # sm_75: the tensor cores that the kernel multiplies with
 
 Finish = Literal["", "eos", "length"]
-
-
-class Request(Protocol):
-    """A text on its way in an engine."""
-
-    def say(self, most: int) -> list[int]:
-        """Return the next tokens, from 1 to `most`."""
-
-
-class Engine(Protocol):
-    """What says tokens; it knows no end of a text."""
-
-    name: str
-
-    def begin(self, prompt: Sequence[int], positions: int) -> Request:
-        """Begin behind a prompt, with room for `positions` tokens in all."""
 
 
 class Token(NamedTuple):
@@ -111,22 +87,18 @@ class Generation:
 
 
 class TextModel:
-    """Made by `load_text`. Requests share nothing but the weights."""
+    """Made by `load_text`. Requests share nothing but the weights.
+
+    `engine.name` says which engine says the tokens, `refusals` why "auto" did not take those before it.
+    """
 
     def __init__(self, folder: Path, device: str, engine: str) -> None:
         """Read a checkpoint and build the engine. Raises InvalidInput for a model or an engine that cannot be."""
         on, place = _place(device)
         self.config, self.device = read_text(folder), device
-        shape, tensors = self.config.shape, read_weights(folder, self.config)
-        file = folder / "tokenizer.json"
-        self.tokenizer = TextTokenizer(file, shape.vocab) if file.is_file() else None
-        self.engine: Engine
-        layout = None if on is None else _layout(engine, on, shape)
-        if on is None or layout is None:
-            self.engine = Reference(TextDecoder(self.config, tensors, place))
-        else:
-            kernels = KERNELS["megakernel" if engine == "auto" else engine]
-            self.engine = kernels(shape, layout, TextWeights(self.config, tensors, place), on)
+        tensors, file = read_weights(folder, self.config), folder / "tokenizer.json"
+        self.tokenizer = TextTokenizer(file, self.config.shape.vocab) if file.is_file() else None
+        self.engine, self.refusals = build_engine(engine, self.config, tensors, on, place)
 
     def generate(
         self, prompt: str | Sequence[int], *, max_tokens: int = MAX_TOKENS, at_once: int = AT_ONCE, **sampling: object
@@ -179,8 +151,9 @@ def load_text(folder: str | Path, *, device: str | None = None, engine: str = "a
     Weights are rounded to bfloat16, whatever float they are in the file. `device`: "cpu", "cuda", "cuda:N", or for
     tests "emulated", a GPU played by the CPU (None: the GPU if torch sees one, else the CPU). `engine`: "megakernel"
     says tokens in one launch, on "cuda" and "emulated"; "launches" makes each phase a launch, there too; "reference" is
-    plain torch; "auto" is the megakernel on a GPU from sm_75 on for which the model has a schedule, else the
-    reference. Raises InvalidInput for a model, a device or an engine that cannot be used.
+    plain torch; "auto" is the first of these that fits the device, in this order, and the reference on "cpu": the
+    model's `refusals` and the log tell why it is not the first. Raises InvalidInput for a model, a device or an engine
+    that cannot be used: one that is named is never replaced.
     """
     if engine not in ENGINES:
         todo = "name one of them, or leave it out"
@@ -200,15 +173,3 @@ def _place(device: str) -> tuple[Device | None, str]:
         expected = "device as cpu, cuda, cuda:N or emulated"
         raise InvalidInput(expected=expected, got=repr(device), todo="name one of them")
     return get(device), "cpu" if device == "emulated" else device
-
-
-def _layout(engine: str, on: Device, shape: DecoderShape) -> Layout | None:
-    """Lay the kernel out, unless the engine is the reference: "auto" takes that one where there is no kernel."""
-    if engine in KERNELS:
-        return layout_for(shape, on, launches=engine == "launches")
-    if engine == "reference" or on.emulated or arch_number(on.arch) < OLDEST:
-        return None
-    try:
-        return layout_for(shape, on)
-    except InvalidInput:
-        return None

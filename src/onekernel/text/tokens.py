@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from onekernel.device import Device
-from onekernel.errors import InvalidInput
+from onekernel.device.parts import arch_number
+from onekernel.errors import DoesNotFit
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import DecoderShape, greedy_decoder
 from onekernel.megakernel.generate import kernel_request
@@ -19,17 +20,16 @@ from onekernel.megakernel.pack import pack
 from onekernel.megakernel.schedule import schedule_for
 from onekernel.text.weights import TextWeights
 
+OLDEST = 75  # sm_75: the tensor cores that the kernels multiply with
 EMULATED_BLOCKS = 8  # the emulated device has no multiprocessors to count
 
 
 def layout_for(shape: DecoderShape, on: Device, *, launches: bool = False) -> Layout:
-    """Lay out a decoder for a device. Raises InvalidInput where the kernel cannot be that one, or has no schedule."""
-    program = greedy_decoder(shape)
-    try:
-        blocks = getattr(on, "multiprocessors", EMULATED_BLOCKS)
-        return Layout(program, schedule_for(program, blocks, on.arch, launches=launches))
-    except InvalidInput as error:
-        raise InvalidInput(expected=error.expected, got=error.got, todo="use the engine reference") from error
+    """Lay out a decoder for a device. Raises DoesNotFit where the device is too old, or there is no schedule."""
+    if arch_number(on.arch) < OLDEST:
+        raise DoesNotFit(expected=f"a GPU from sm_{OLDEST} on", got=on.arch, todo="use the engine reference")
+    program, blocks = greedy_decoder(shape), getattr(on, "multiprocessors", EMULATED_BLOCKS)
+    return Layout(program, schedule_for(program, blocks, on.arch, launches=launches))
 
 
 class PackedDecoder:
@@ -57,9 +57,13 @@ class TokenKernel(PackedDecoder):
     name = "megakernel"
 
     def __init__(self, shape: DecoderShape, layout: Layout, weights: TextWeights, on: Device) -> None:
-        """Build the kernel and pack all weights, on the device where they are. Raises CompileError."""
-        super().__init__(shape, layout, weights)
+        """Build the kernel and pack all weights, on the device where they are.
+
+        Raises CompileError, and DoesNotFit, before anything is packed, where not all blocks can be there at once.
+        """
         self.kernel = Kernel(kernel_request(layout, on.arch), on)
+        self.kernel.prepare(layout.schedule.blocks)
+        super().__init__(shape, layout, weights)
 
     def begin(self, prompt: Sequence[int], positions: int) -> TokenRequest:
         """Begin behind a prompt, with room for `positions`."""

@@ -71,12 +71,22 @@ class GpuDevice:
         self._context = call(cuda.cuDevicePrimaryCtxRetain, self._device)
         known = facts(ordinal)
         self.name, self.arch = known.name, known.arch
-        self.multiprocessors = self.attribute("MULTIPROCESSOR_COUNT")
+        self.multiprocessors = self._multiprocessors()
 
     def attribute(self, name: str) -> int:
         """Ask the driver for an attribute; its name is what follows CU_DEVICE_ATTRIBUTE_."""
         kind = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(call(self._cuda.cuDeviceGetAttribute, kind, self._device))
+
+    def _multiprocessors(self) -> int:
+        """Count those that our context may use: MPS can give a process a share of them, MIG has fewer anyway."""
+        every = self.attribute("MULTIPROCESSOR_COUNT")
+        with self.current():
+            asked = self._cuda.CUexecAffinityType.CU_EXEC_AFFINITY_TYPE_SM_COUNT
+            status, share = self._cuda.cuCtxGetExecAffinity(asked)
+        if int(status) != 0:  # a GPU or a driver that gives no shares
+            return every
+        return min(int(share.param.smCount.val) or every, every)
 
     @property
     def uuid(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onekernel.device.cuda.driver import check, driver
 from onekernel.device.launch import Arguments, Launcher, LaunchShape
-from onekernel.errors import InvalidInput
+from onekernel.errors import DoesNotFit
 
 if TYPE_CHECKING:
     from onekernel.device.cuda.gpu import GpuDevice, LoadedKernel
@@ -25,7 +25,7 @@ _MOST_STREAMS = 1024  # launch records remembered for each shape; then they star
 def launcher(device: GpuDevice, kernel: LoadedKernel, shape: LaunchShape) -> Launcher:
     """Prepare launches of a kernel with a shape.
 
-    Raises InvalidInput when the blocks of a cooperative kernel do not fit on the GPU all at once.
+    Raises DoesNotFit when the blocks of a cooperative kernel do not fit on the GPU all at once.
     """
     if shape.cooperative:
         check_resident(device, kernel, shape)
@@ -117,7 +117,7 @@ def attributes(shape: LaunchShape, *, overlap: bool) -> list[Any]:
 
 
 def check_resident(device: GpuDevice, kernel: LoadedKernel, shape: LaunchShape) -> None:
-    """Raise InvalidInput unless all blocks of a launch fit on the GPU at once; else they would wait for ever."""
+    """Raise DoesNotFit unless all blocks of a launch fit on the GPU at once; else they would wait for ever."""
     cuda: Any = driver()
     with device.current():
         if shape.cluster > 1:
@@ -128,7 +128,7 @@ def check_resident(device: GpuDevice, kernel: LoadedKernel, shape: LaunchShape) 
             each = check(occupancy, occupancy(kernel.function, prod(shape.block), shape.shared))
             most = each * device.multiprocessors
     if prod(shape.grid) > most:
-        raise InvalidInput(
+        raise DoesNotFit(
             expected=f"at most {most} blocks, which is what fits on {device.name} at once (they wait for each other)",
             got=f"{prod(shape.grid)} blocks of {prod(shape.block)} threads",
             todo="launch fewer or smaller blocks",

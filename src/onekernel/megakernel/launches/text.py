@@ -12,7 +12,7 @@ from onekernel.megakernel.generate import WORKERS, parameters
 from onekernel.megakernel.launches.plan import Piece, blocks_of
 from onekernel.megakernel.layout import REQUEST_HEAD, STEP, SUM_STRIDE, WARPS, Layout, divide_up
 from onekernel.megakernel.phase_text import PhaseText, attend_memory, heads_name, heads_type, matrix_type
-from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Program, Project, Sample
+from onekernel.megakernel.program import Attend, Begin, Choose, Merge, Normed, Phase, Program, Project, Sample
 
 STATE_INTS = 8  # of `Step` in kernels/phases/launch.cuh, at least
 FIRST_OVERLAP = 90  # sm_90: a launch may begin before its predecessor has ended
@@ -82,6 +82,26 @@ def few_bytes(layout: Layout) -> int:
     """Return the bytes of all of them."""
     few = [phase for phase, _ in layout.program.phases() if isinstance(phase, Attend) and phase.position]
     return sum(blocks_of(layout, phase) * layout.few_bytes(phase) for phase in few)
+
+
+def shared_bytes(layout: Layout, phase: Phase) -> int:
+    """Return the dynamic shared memory of a phase's launch, in bytes: at least what is used."""
+    if isinstance(phase, Project):
+        rows, parts, _ = _project_sizes(layout, phase)
+        return 2 * rows * SUM_STRIDE * 4 + WARPS * parts + _SLACK
+    if isinstance(phase, Attend):
+        return layout.attend_bytes(phase) + _SLACK
+    return _vocab(layout) // 8 + _SLACK if isinstance(phase, Sample) else 0
+
+
+def _project_sizes(layout: Layout, phase: Project) -> tuple[int, int, int]:
+    """Return the rows that are finished together, the bytes of a warp's columns, and how many vectors."""
+    tiling, vectors = layout.tiling(phase.matrix), phase.vectors
+    return vectors * 8 * tiling.tiles, vectors * 4 * STEP * tiling.steps, vectors
+
+
+def _vocab(layout: Layout) -> int:
+    return max(phase.vocab for phase, _ in layout.program.phases() if isinstance(phase, Sample))
 
 
 def _names(lines: list[str], name: str) -> bool:
@@ -166,21 +186,7 @@ class _Lines:
     @property
     def shared(self) -> int:
         """Return the bytes of dynamic shared memory, at least as many as are used."""
-        if isinstance(self.phase, Project):
-            rows, parts, _ = self._project_sizes(self.phase)
-            return 2 * rows * SUM_STRIDE * 4 + WARPS * parts + _SLACK
-        if isinstance(self.phase, Attend):
-            return self.layout.attend_bytes(self.phase) + _SLACK
-        return self._vocab // 8 + _SLACK if isinstance(self.phase, Sample) else 0
-
-    def _project_sizes(self, phase: Project) -> tuple[int, int, int]:
-        """Return the rows that are finished together, the bytes of a warp's columns, and how many vectors."""
-        tiling, vectors = self.layout.tiling(phase.matrix), phase.vectors
-        return vectors * 8 * tiling.tiles, vectors * 4 * STEP * tiling.steps, vectors
-
-    @property
-    def _vocab(self) -> int:
-        return max(sample.vocab for sample in self.text.samples)
+        return shared_bytes(self.layout, self.phase)
 
     def lines(self) -> Iterator[str]:
         body = [f"  {line}" for line in self._body()]
@@ -202,14 +208,14 @@ class _Lines:
         phase, members = self.phase, list[str]()
         if isinstance(phase, Project):
             yield f"  {matrix_type(phase.matrix)}"
-            members.append(f"ProjectMemory<{', '.join(map(str, self._project_sizes(phase)))}> project;")
+            members.append(f"ProjectMemory<{', '.join(map(str, _project_sizes(self.layout, phase)))}> project;")
             members += ["ChooseMemory choose;"] if phase.finish == "consider" else []
         elif isinstance(phase, Attend | Merge):
             heads = replace(phase.heads, normed=False)
             yield f"  {heads_type(heads, self.layout.members(heads))}"
             members += [f"{self.text.storage(phase)} {attend_memory(phase)};"] if isinstance(phase, Attend) else []
         elif isinstance(phase, Sample):
-            members.append(f"SampleMemory<{self._vocab}> draw;")
+            members.append(f"SampleMemory<{_vocab(self.layout)}> draw;")
         if members:
             yield f"  struct Memory {{ {' '.join(members)} }};"
             yield f'  static_assert(sizeof(Memory) <= {self.shared}, "the shared memory of the launch");'
