@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -29,10 +30,11 @@ from onekernel import device
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import speech_decoder
 from onekernel.megakernel.generate import kernel_request
-from onekernel.megakernel.interpret import holds, rotations
+from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout, Schedule
-from onekernel.megakernel.program import Item, Project, Repeat, When
+from onekernel.megakernel.program import Program, Project
 from onekernel.megakernel.schedule import schedule_for
+from onekernel.megakernel.unroll import condition_holds, counted, unrolled
 from onekernel.speech.config import SpeechConfig, read_speech
 from onekernel.speech.lm.frames import FrameKernel
 from onekernel.speech.lm.model import LanguageModel
@@ -63,7 +65,7 @@ def prepare(
 def speed(speech: Speech) -> Iterator[Row]:
     """Time launches of one and of several frames, on the GPU, at the contexts of `POSITIONS`."""
     read = read_bandwidth()
-    floor = read_bytes(speech.layout.program.body) / read * 1e3
+    floor = read_bytes(speech.layout.program) / read * 1e3
     text = rows_of(speech, 3, 2)
     yield {"what": "seconds to compile", "measured": speech.seconds}
     yield {"what": "read bandwidth, TB/s", "measured": read / 1e12}
@@ -130,18 +132,10 @@ def eager(speech: Speech, text: Tensor) -> float:
     return median(times)
 
 
-def read_bytes(body: tuple[Item, ...], at: dict[str, int] | None = None) -> int:
+def read_bytes(program: Program) -> int:
     """Count the bytes of weights that one step reads: every matrix each time that it is used."""
-    at, total = at or {"position": 0}, 0
-    for item in body:
-        if isinstance(item, Repeat):
-            count = item.count if isinstance(item.count, int) else 1
-            total += sum(read_bytes(item.body, {**at, item.index: number}) for number in range(count))
-        elif isinstance(item, When):
-            total += read_bytes(item.body, at) if holds(item.condition, at, speaks=True) else 0
-        elif isinstance(item, Project):
-            total += 2 * item.matrix.rows * item.matrix.columns
-    return total
+    phases = unrolled(program.body, counted, partial(condition_holds, speaks=True))
+    return sum(2 * it.matrix.rows * it.matrix.columns for it, _ in phases if isinstance(it, Project))
 
 
 def read_bandwidth() -> float:

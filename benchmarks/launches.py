@@ -58,7 +58,7 @@ def parity(one: Speech, many: Speech, count: int = FRAMES, prompted: int = PROMP
 
 def speed(one: Speech, many: Speech) -> Iterator[Row]:
     """Time both at the contexts of `frames.POSITIONS`, and the ratio."""
-    floor = frames.read_bytes(one.layout.program.body) / frames.read_bandwidth() * 1e3
+    floor = frames.read_bytes(one.layout.program) / frames.read_bandwidth() * 1e3
     rows = rows_of(one, 3, 2)
     yield {"what": "seconds to compile one kernel", "measured": one.seconds}
     yield {"what": "seconds to compile all launches", "measured": many.seconds}
@@ -83,7 +83,7 @@ def tokens(model: text.Model, on: Any) -> Iterator[Row]:
         (number for number, pair in enumerate(zip(right, found, strict=True)) if pair[0] != pair[1]), text.TOKENS
     )
     yield {"what": "tokens of launches equal to those of one", "measured": same, "least": text.TOKENS}
-    floor = frames.read_bytes(model.kernel.layout.program.body) / frames.read_bandwidth() * 1e3
+    floor = frames.read_bytes(model.kernel.layout.program) / frames.read_bandwidth() * 1e3
     for position in text.POSITIONS:
         for count in text.AT_ONCE:
             for name, its in (("one launch", model), ("launches", replace(model, kernel=cast("TokenKernel", many)))):

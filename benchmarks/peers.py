@@ -147,7 +147,7 @@ def beside(speech: Speech, peers: list[Peer]) -> Iterator[Row]:
     }
     for who, peer in zip(told, peers, strict=True):
         contenders[who["name"]] = partial(peer.ask, f"times {FRAMES}")
-    floor = frames.read_bytes(speech.layout.program.body) / frames.read_bandwidth() * 1e3
+    floor = frames.read_bytes(speech.layout.program) / frames.read_bandwidth() * 1e3
     about = {who["name"]: who for who in told}
     for row in rows(take_turns(contenders), floor):
         yield {**row, **about.get(row["what"].removeprefix("ms a frame: "), {})}

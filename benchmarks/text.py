@@ -130,7 +130,7 @@ def agreement(reference: Reference, prompt: list[int], found: list[int]) -> Row:
 def speed(model: Model) -> Iterator[Row]:
     """Time launches of one and of several tokens at the contexts of `POSITIONS`, and the peers at the first of them."""
     read = read_bandwidth()
-    floor = read_bytes(model.kernel.layout.program.body) / read * 1e3
+    floor = read_bytes(model.kernel.layout.program) / read * 1e3
     yield {"what": "seconds to compile and to pack", "measured": model.seconds}
     yield {"what": "read bandwidth, TB/s", "measured": read / 1e12}
     for position in POSITIONS:

@@ -1,8 +1,9 @@
 """Run every kernel case once on the GPU, for compute-sanitizer: no framework, only our own launches.
 
-compute-sanitizer --tool memcheck|racecheck|synccheck --error-exitcode 9 python tests/sanitize.py [decoders]
+compute-sanitizer --tool memcheck|racecheck|synccheck --error-exitcode 9 python tests/sanitize.py [decoders|barriers]
 
 With "decoders", small decoders in one launch instead, against the interpreter; torch packs their weights on the CPU.
+With "barriers", kernels that a barrier of each kind keeps from racing: what a tool reports of them, it does not know.
 """
 
 from __future__ import annotations
@@ -31,6 +32,43 @@ def decoders() -> int:
     return 1 if failed else 0
 
 
+BARRIERS = {
+    "of the block": "block_barrier();",
+    "named, of all threads": "named_barrier(1, 256);",
+    "named, of some threads": "if (threadIdx.x < 128) named_barrier(1, 128); else named_barrier(2, 128);",
+}
+
+
+def barriers() -> int:
+    """Swap numbers over shared memory; the exit code is 1 when one is wrong."""
+    import numpy as np
+
+    import onekernel
+    from onekernel import device
+
+    on, failed = device.get("cuda"), 0
+    for kind, barrier in BARRIERS.items():
+        body = f"""#include "primitives.cuh"
+#include "primitives/wait.cuh"
+extern "C" __global__ void swap(int* y) {{
+  int* words = dynamic_storage<int>();
+  for (int round = 0; round < 4; ++round) {{
+    int* half = words + round % 2 * 256;
+    half[threadIdx.x] = threadIdx.x + round;
+    {barrier}
+    y[threadIdx.x] = half[threadIdx.x ^ 33];
+  }}
+}}
+"""
+        kernel = onekernel.kernel(body, entry="swap", parameters=[("y", "int*")], device=on, threads=256, shared=2048)
+        y = on.upload(np.zeros(256, np.int32))
+        kernel.launch(y, grid=1)
+        on.synchronize()
+        failed += bool((y.numpy() != (np.arange(256) ^ 33) + 3).any())
+        print(f"a barrier {kind}")
+    return 1 if failed else 0
+
+
 def main() -> int:
     """Check the shapes in two dtypes; the exit code is 1 when a result is wrong."""
     machine, failed = cuda(), 0
@@ -44,4 +82,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(decoders() if sys.argv[1:] == ["decoders"] else main())
+    sys.exit({"decoders": decoders, "barriers": barriers}.get("".join(sys.argv[1:]), main)())

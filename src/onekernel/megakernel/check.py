@@ -16,26 +16,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import islice, product
 
 from onekernel.errors import InvalidInput
-from onekernel.megakernel.interpret import holds
 from onekernel.megakernel.layout import Layout, divide_up
 from onekernel.megakernel.program import (
     Attend,
     Begin,
     Choose,
     Given,
-    Item,
     Merge,
     Normed,
     Phase,
     Plain,
+    Program,
     Project,
     Repeat,
     Sample,
-    When,
 )
+from onekernel.megakernel.unroll import At, condition_holds, counted, unrolled
 
 _ITERATIONS = 4
 HEAD_DIMS = (32, 64, 128)  # of kernels/phases/heads.cuh
@@ -69,25 +68,24 @@ def faults(layout: Layout) -> Iterator[str]:
     turns = product(range(_ITERATIONS), range(_ITERATIONS + 1))  # the last step always speaks
     events_of = cache(lambda phase, owed: tuple(_events(layout, phase, owed)))
     proved: dict[tuple[int, ...], bool] = {}
-    for phases in {tuple(_unroll(layout.program.body, {}, *turn)) for turn in turns}:
+    for phases in {tuple(_phases(layout.program, *turn)) for turn in turns}:
         events = list[Event]()
         yield from _residual(phases, events_of, events)
         yield from _order(events)
         yield from _reuse(events, proved)
 
 
-def _unroll(body: tuple[Item, ...], at: dict[str, int], first: int, far: int) -> Iterator[Phase]:
-    """Yield the phases of a nest in which speech begins with step `first`, and large positions with step `far`."""
-    for item in body:
-        if isinstance(item, Repeat):
-            count = min(item.count, _ITERATIONS) if isinstance(item.count, int) else _ITERATIONS
-            for number in range(count):
-                position = {} if isinstance(item.count, int) else {"position": _FAR * (number >= far)}
-                yield from _unroll(item.body, {**at, item.index: number, **position}, first, far)
-        elif not isinstance(item, When):
-            yield item
-        elif holds(item.condition, at, speaks=at.get("step", 0) >= first):
-            yield from _unroll(item.body, at, first, far)
+def _phases(program: Program, first: int, far: int) -> Iterator[Phase]:
+    """Yield the phases of a program in which speech begins with step `first`, and large positions with step `far`."""
+
+    def turns(loop: Repeat) -> Iterator[At]:
+        for turn in islice(counted(loop, _ITERATIONS), _ITERATIONS):
+            yield turn | {"position": _FAR * (turn["position"] >= far)} if "position" in turn else turn
+
+    def holds(condition: str, at: At) -> bool:
+        return condition_holds(condition, at, speaks=at["step"] >= first)
+
+    yield from (phase for phase, _ in unrolled(program.body, turns, holds))
 
 
 def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import eq, ge, gt, lt
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,16 @@ from onekernel.megakernel.program import (
     CodeRow,
     FrameSum,
     Given,
-    Item,
     Merge,
     Normed,
     Phase,
     Plain,
     Program,
     Project,
-    Repeat,
     TokenRow,
     Vector,
-    When,
 )
+from onekernel.megakernel.unroll import condition_holds, counted, unrolled
 
 Array = NDArray[np.float64]
 Weights = Callable[[str, tuple[int, ...]], Array]  # a matrix or vector by its name and iteration
@@ -80,25 +78,14 @@ class Interpreter:
 
     def run(self, state: State, steps: int) -> State:
         """Run so many steps."""
-        for phase, at in self._unrolled(self.program.body, {}, state, steps):
+        turns = partial(counted, steps=steps, first=state.first)
+        spoken = len(state.prompt) - 1  # the first step that speaks
+        holds = lambda condition, at: condition_holds(condition, at, speaks=at["step"] >= spoken)  # noqa: E731
+        for phase, at in unrolled(self.program.body, turns, holds):
             self._phase(phase, at, state)
             if self.seen is not None:
                 self.seen(phase, at, state)
         return state
-
-    def _unrolled(
-        self, body: tuple[Item, ...], at: dict[str, int], state: State, steps: int
-    ) -> Iterator[tuple[Phase, dict[str, int]]]:
-        """Yield every phase as often as it runs, with the numbers of the iterations around it."""
-        for item in body:
-            if isinstance(item, Repeat):
-                for number in range(item.count if isinstance(item.count, int) else steps):
-                    position = {} if isinstance(item.count, int) else {"position": state.first + number}
-                    yield from self._unrolled(item.body, {**at, item.index: number, **position}, state, steps)
-            elif not isinstance(item, When):
-                yield item, at
-            elif holds(item.condition, at, speaks=at["step"] >= len(state.prompt) - 1):
-                yield from self._unrolled(item.body, at, state, steps)
 
     def _phase(self, phase: Phase, at: dict[str, int], state: State) -> None:
         vectors = phase.vectors if isinstance(phase, Project | Attend) else 1
@@ -206,14 +193,3 @@ def rotations(positions: int, head_dim: int, theta: float) -> Any:
     angles = np.arange(positions, dtype=np.float32)[:, None] * (np.float32(1) / np.float32(theta) ** powers)
     wide = angles.astype(np.float64)
     return np.concatenate([np.cos(wide), np.sin(wide)], 1).astype(np.float32)
-
-
-def holds(condition: str, at: dict[str, int], *, speaks: bool) -> bool:
-    """Say whether a condition of a program holds in an iteration."""
-    if condition == "speaks":
-        return speaks
-    name, sign, number = condition.split()
-    return bool(_COMPARE[sign](at[name], int(number)))
-
-
-_COMPARE = {"==": eq, ">": gt, "<": lt, ">=": ge}

@@ -29,6 +29,7 @@ from onekernel.megakernel.program import (
     When,
     has_weights,
 )
+from onekernel.megakernel.unroll import counted, unrolled
 
 if TYPE_CHECKING:
     from onekernel.megakernel.mailbox import Mailbox
@@ -158,18 +159,13 @@ class Layout:
     @cached_property
     def step_chunks(self) -> int:
         """How many chunks of weights every block streams in every step, at least."""
-        return self._chunks(self.program.body)
+        always = unrolled(self.program.body, counted, lambda _condition, _at: False)
+        return sum(self._chunks(phase.matrix) for phase, _ in always if isinstance(phase, Project))
 
-    def _chunks(self, body: tuple[Item, ...]) -> int:
-        total = 0
-        for item in body:
-            if isinstance(item, Repeat):
-                total += self._chunks(item.body) * (item.count if isinstance(item.count, int) else 1)
-            elif isinstance(item, Project):
-                tiling = self.tiling(item.matrix)
-                everywhere = tiling.rows * (self.schedule.blocks - 1) < item.matrix.rows
-                total += tiling.groups * divide_up(tiling.fragments, CHUNK) if everywhere else 0
-        return total
+    def _chunks(self, matrix: Matrix) -> int:
+        tiling = self.tiling(matrix)
+        everywhere = tiling.rows * (self.schedule.blocks - 1) < matrix.rows
+        return tiling.groups * divide_up(tiling.fragments, CHUNK) if everywhere else 0
 
     def members(self, heads: Heads) -> int:
         """Return how many blocks share a head of keys: as many as make equal slices of its results, 0 if none can."""

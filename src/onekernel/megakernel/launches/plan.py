@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from onekernel.errors import InvalidInput
-from onekernel.megakernel.interpret import holds
 from onekernel.megakernel.layout import Layout, divide_up
 from onekernel.megakernel.program import (
     Attend,
@@ -26,8 +26,7 @@ from onekernel.megakernel.program import (
     Sample,
     When,
 )
-
-At = dict[str, int]
+from onekernel.megakernel.unroll import At, condition_holds, counted, unrolled
 
 
 @dataclass(frozen=True)
@@ -121,22 +120,10 @@ def _reads_position(phase: Phase) -> bool:
     return isinstance(phase, Attend) and not phase.position
 
 
-def _unrolled(body: tuple[Item, ...], at: At, speaks: bool) -> Iterator[tuple[Phase, At]]:
-    for item in body:
-        if isinstance(item, Repeat):
-            assert isinstance(item.count, int)
-            for number in range(item.count):
-                yield from _unrolled(item.body, {**at, item.index: number}, speaks)
-        elif not isinstance(item, When):
-            yield item, at
-        elif holds(item.condition, at, speaks=speaks):
-            yield from _unrolled(item.body, at, speaks)
-
-
 def _groups(body: tuple[Item, ...], at: At, speaks: bool) -> Iterator[tuple[tuple[Phase, ...], At]]:
     """Put each `Begin`, or those of both vectors, together with the product of their stream."""
     begun: tuple[Begin, ...] = ()
-    for phase, its in _unrolled(body, at, speaks):
+    for phase, its in unrolled(body, counted, partial(condition_holds, speaks=speaks), at):
         source = phase.source if isinstance(phase, Project) else None
         stream = phase.stream if isinstance(phase, Begin) else source.stream if isinstance(source, Normed) else ""
         again = isinstance(phase, Begin) and phase.vector in {one.vector for one in begun}

@@ -16,10 +16,10 @@ from onekernel.device import Device
 from onekernel.jit import Kernel, warm_up
 from onekernel.jit.kernel import BoundLaunch
 from onekernel.megakernel.check import check
-from onekernel.megakernel.interpret import holds
 from onekernel.megakernel.launches.plan import Launch, Piece, conditions, launches
 from onekernel.megakernel.launches.text import STATE_INTS, begin_request, few_bytes, piece_request, stream_floats
 from onekernel.megakernel.layout import Layout
+from onekernel.megakernel.unroll import condition_holds
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,8 @@ class Launches:
 
     def kind(self, position: int, *, speaks: bool) -> Kind:
         """Return the kind of a step at a position."""
-        return speaks, *(holds(condition, {"position": position}, speaks=speaks) for condition in self._conditions)
+        at = {"position": position}
+        return speaks, *(condition_holds(condition, at, speaks=speaks) for condition in self._conditions)
 
 
 class Steps:
