@@ -22,7 +22,7 @@ from onekernel.speech.lm.philox import exponentials
 from onekernel.speech.lm.sampling import Draw
 from onekernel.speech.request import Sampling
 
-SEED, PROMPT, FRAMES, REPEATS = 7, 10, 50, 1000
+SEED, PROMPT, FRAMES, REPEATS = 7, 10, 150, 1000  # frames enough to attend to near and to far positions
 GREEDY, DRAWN = Sampling(do_sample=False, sub_do_sample=False), Sampling()
 SURE = Sampling(temperature=1, top_k=0, sub_temperature=1, sub_top_k=0)  # to draw the likeliest is to be greedy
 APART = 1e-4  # of the largest logit: products are right to 2^-18, and what is wrong grows from layer to layer

@@ -106,10 +106,10 @@ def test_it_keeps_to_the_rules_of_the_machine(name: str) -> None:
     assert run.run(PROMPT, 4) == expected(name).said[:2]
 
 
-@pytest.mark.parametrize("near", [NEAR, CAPACITY])
-def test_it_attends_to_many_positions(near: int) -> None:
-    """More than warps see at once, in parts and alone."""
-    many = Model(SHAPES["qwen3"], near=near)
+@pytest.mark.parametrize(("name", "near"), [("qwen3", NEAR), ("qwen3", CAPACITY), ("wide heads", NEAR)])
+def test_it_attends_to_many_positions(name: str, near: int) -> None:
+    """More than warps see at once, in parts and alone; keys of wide heads take several slots of the ring."""
+    many = Model(SHAPES[name], near=near)
     prompt = [int(token) for token in np.random.default_rng(1).integers(0, 300, CAPACITY)]
     assert Run(many, Schedule(3, slots=4)).run(prompt, CAPACITY) == many.interpret(prompt, CAPACITY).said
 
