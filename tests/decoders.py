@@ -33,6 +33,9 @@ WHOLE = DecoderShape(1, 1024, 2048, 8, 4, 128, 264, head_norms=True)  # each lan
 TALKERS = [DecoderShape(28, hidden, 3 * hidden, 16, 8, 128, 3072, head_norms=True) for hidden in (1024, 2048)]
 PREDICTOR = DecoderShape(5, 1024, 3072, 16, 8, 128, 2048, head_norms=True)
 SPEECH = [SpeechShape(talker, PREDICTOR, 16, 2048, 2150) for talker in TALKERS]
+SPEECH_FLOAT16 = SpeechShape(
+    replace(TALKERS[0], weights="float16"), replace(PREDICTOR, weights="float16"), 16, 2048, 2150
+)
 SMALL_TEXT = DecoderShape(30, 576, 1536, 9, 3, 64, 49152, epsilon=1e-5, theta=1e5)
 
 
@@ -57,12 +60,13 @@ class Model:
         return {"table": (self.shape.vocab, self.shape.hidden), **matrices, **vectors}
 
     def weight(self, name: str, index: tuple[int, ...]) -> torch.Tensor:
-        """Draw bfloat16 weights, the same each time: they depend on the name and the number alone."""
+        """Draw weights, the same each time: they depend on the name and the number alone."""
         if (name, index) not in self.weights:
             key = int.from_bytes(f"{self.seed} {name} {index}".encode(), "little") % 2**63
             drawn = torch.randn(self.sizes[name], generator=torch.Generator().manual_seed(key))
             scale = 1.0 if name == "table" else self.sizes[name][-1] ** -0.5
-            self.weights[name, index] = (1 + 0.1 * drawn if "norm" in name else drawn * scale).bfloat16()
+            values = 1 + 0.1 * drawn if "norm" in name else drawn * scale
+            self.weights[name, index] = values.to(getattr(torch, self.shape.weights))
         return self.weights[name, index]
 
     def interpret(self, prompt: list[int], steps: int) -> State:

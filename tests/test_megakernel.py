@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,16 @@ def test_it_attends_to_many_positions(name: str, near: int) -> None:
     many = Model(SHAPES[name], near=near)
     prompt = [int(token) for token in np.random.default_rng(1).integers(0, 300, CAPACITY)]
     assert Run(many, Schedule(3, slots=4)).run(prompt, CAPACITY) == many.interpret(prompt, CAPACITY).said
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
+def test_weights_may_be_float16(arch: str) -> None:
+    """Values are closer to the interpreter's than weights rounded to bfloat16 could make them."""
+    half = Model(replace(SHAPES["qwen3"], weights="float16"))
+    run, state = Run(half, Schedule(6, slots=3 if arch == "sm_90" else 0), arch), half.interpret(PROMPT, STEPS)
+    assert run.run(PROMPT, STEPS) == state.said
+    found, right = run.exchange("inner"), state.exchanges["inner"]
+    assert np.abs(found - right).max() <= CLOSE * np.abs(right).max()
 
 
 # ---- the oracle, and the packing

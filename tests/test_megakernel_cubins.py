@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decoders import SMALL_TEXT, SPEECH
+from decoders import SMALL_TEXT, SPEECH, SPEECH_FLOAT16
 from onekernel.device.parts import find, shared_limit
 from onekernel.jit import compile_request
 from onekernel.megakernel.decoder import greedy_decoder, speech_decoder
@@ -18,10 +18,10 @@ PROGRAMS = {
     "speech 1.7B": speech_decoder(SPEECH[1]),
     "text 135M": greedy_decoder(SMALL_TEXT),
 }
-
-
 CASES = [(name, arch) for name in PROGRAMS for arch in ARCHS]
-CASES.append(("text 135M", "sm_75"))  # the others compile there, too, in 15 and 30 seconds
+CASES.append(("text 135M", "sm_75"))  # speech needs more shared memory than there is: it goes by launches
+PROGRAMS["speech in float16"] = speech_decoder(SPEECH_FLOAT16)
+CASES.append(("speech in float16", "sm_90"))
 
 
 @pytest.mark.parametrize(("name", "arch"), CASES)

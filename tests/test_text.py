@@ -133,6 +133,15 @@ def test_a_gpu_says_the_same(
     assert model.generate(PROMPT, max_tokens=100) == models(name, "reference").generate(PROMPT, max_tokens=100)
 
 
+def test_float16_stays_float16(tmp_path: Path) -> None:
+    folder = write(tmp_path / "half", QWEN3 | {"torch_dtype": "float16"}, dtype=torch.float16)
+    kernel = onekernel.load_text(folder, device="emulated", engine="megakernel")
+    reference = onekernel.load_text(folder, device="cpu", engine="reference")
+    assert kernel.config.shape.weights == "float16"
+    assert TextWeights(kernel.config, read_weights(folder, kernel.config), "cpu").table().dtype == torch.float16
+    assert kernel.generate(PROMPT, max_tokens=COUNT) == reference.generate(PROMPT, max_tokens=COUNT)
+
+
 # ---- answers as they are made
 
 

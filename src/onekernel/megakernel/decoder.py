@@ -37,7 +37,8 @@ NEAR = 128  # positions that each block looks at itself
 class DecoderShape:
     """The sizes of a decoder; `head_norms`: queries and keys are normed, as in Qwen3.
 
-    `kept`: how keys and values are kept. bfloat16 reads half as much as float32, and rounds to 2^-9.
+    `kept`: how keys and values are kept. bfloat16 reads half as much as float32, and rounds to 2^-9. `weights`: the
+    kind of weights, and of the rows of tokens and codes, "bfloat16" or "float16".
     """
 
     layers: int
@@ -51,6 +52,7 @@ class DecoderShape:
     epsilon: float = 1e-6
     theta: float = 1e6
     kept: str = "bfloat16"
+    weights: str = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class _Stack:
             )
 
         def matrix(name: str, rows: int, columns: int) -> Matrix:
-            return Matrix(prefix + name, rows, columns, each)
+            return Matrix(prefix + name, rows, columns, each, shape.weights)
 
         return Repeat(shape.layers, self.layer, (
             Project(matrix("qkv", wide + 2 * narrow, shape.hidden), self.normed("input_norm", "fed"), "publish", qkv,
@@ -128,7 +130,7 @@ _EXCHANGES = ("qkv", "parts", "context", "attended", "inner", "fed")
 def greedy_decoder(shape: DecoderShape, near: int = NEAR) -> Program:
     """Say the likeliest token at each step behind the prompt; the steps are counted at the launch."""
     stack = _Stack(shape, near=near)
-    head = Matrix("head", shape.vocab, shape.hidden)
+    head = Matrix("head", shape.vocab, shape.hidden, kind=shape.weights)
     step = (
         Begin(stack.stream, TokenRow(shape.vocab), "fed"),
         stack.layers(),
@@ -152,13 +154,13 @@ def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
     carried: tuple[Project, ...] = ()
     begin = Begin(predictor.stream, final, "sub_fed", vector=1)
     if shape.talker.hidden != shape.predictor.hidden:
-        matrix = Matrix("projection", shape.predictor.hidden, shape.talker.hidden)
+        matrix = Matrix("projection", shape.predictor.hidden, shape.talker.hidden, kind=shape.talker.weights)
         bias = Vector("projection_bias", shape.predictor.hidden)
         carried = (Project(matrix, final, "publish", "carried", bias=bias),)
         begin = Begin(predictor.stream, Given("carried"), "sub_fed", vector=1)
-    head = Matrix("sub_head", sub_vocab, shape.predictor.hidden, ("place",))
+    head = Matrix("sub_head", sub_vocab, shape.predictor.hidden, ("place",), shape.predictor.weights)
     frame: tuple[Item, ...] = (
-        Project(Matrix("head", vocab, shape.talker.hidden), final, "publish", "logits"),
+        Project(Matrix("head", vocab, shape.talker.hidden, kind=shape.talker.weights), final, "publish", "logits"),
         Sample("logits", vocab, codes=shape.codes, end=shape.end),
         *carried,
         begin,

@@ -43,8 +43,10 @@ def parameters(program: Program) -> tuple[Parameter, ...]:
     """Return the parameters of a program's kernel."""
     phases = [phase for phase, _ in program.phases()]
     kept = next(KEPT[phase.heads.kept] for phase in phases if isinstance(phase, Attend) and not phase.position)
-    every = tuple(replace(one, type=f"{kept}*") if one.name == "cache" else one for one in _ALL)
-    return every + (_SPEECH if any(isinstance(phase, Sample) for phase in phases) else _TEXT)
+    rows = next(phase.matrix.kind for phase in phases if isinstance(phase, Project))
+    kinds = {"cache": f"{kept}*", "table": f"const {rows}*", "tables": f"const {rows}*"}
+    every = _ALL + (_SPEECH if any(isinstance(phase, Sample) for phase in phases) else _TEXT)
+    return tuple(replace(one, type=kinds.get(one.name, one.type)) for one in every)
 
 
 def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> KernelRequest:

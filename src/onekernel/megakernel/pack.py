@@ -66,12 +66,12 @@ def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
 
 
 def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
-    """Pack one matrix [rows, columns] of bfloat16: uint8 [blocks, bytes]; what pads it is zero."""
+    """Pack one matrix [rows, columns], rounded to its kind: uint8 [blocks, bytes]; what pads it is zero."""
     import torch
 
     tiling, blocks = layout.tiling(matrix), layout.schedule.blocks
     rows = blocks * tiling.groups * tiling.tiles * 8
-    padded = weight.new_zeros(rows, WARPS * tiling.steps * STEP, dtype=torch.bfloat16)
+    padded = weight.new_zeros(rows, WARPS * tiling.steps * STEP, dtype=getattr(torch, matrix.kind))
     padded[: matrix.rows, : matrix.columns] = weight
     #      0 group                 1 tile       2 row 3 warp  4 step     5 range, 6 q, 7 r / 2, 8 h
     axes = blocks * tiling.groups, tiling.tiles, 8, WARPS, tiling.steps, 2, 4, 2, 2

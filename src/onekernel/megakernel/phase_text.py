@@ -208,7 +208,7 @@ def _table(number: str, rows: tuple[int, ...]) -> str:
 
 def matrix_type(matrix: Matrix) -> str:
     """Write the type of a matrix."""
-    return f"using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks>;"
+    return f"using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks, {matrix.kind}>;"
 
 
 def heads_type(heads: Heads, members: int) -> str:

@@ -20,12 +20,16 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Weights [rows, columns], one for each iteration of the loops that `per` names."""
+    """Weights [rows, columns], one for each iteration of the loops that `per` names.
+
+    `kind`: of a weight, "bfloat16" or "float16".
+    """
 
     name: str
     rows: int
     columns: int
     per: tuple[str, ...] = ()
+    kind: str = "bfloat16"
 
 
 @dataclass(frozen=True)

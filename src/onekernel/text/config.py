@@ -74,6 +74,7 @@ def _shape(root: Section, *, normed: bool) -> DecoderShape:
     return DecoderShape(
         root.size("num_hidden_layers"), hidden, root.size("intermediate_size"), heads, kv_heads, head_dim,
         root.size("vocab_size"), head_norms=normed, epsilon=root.number("rms_norm_eps", 1e-6), theta=_theta(root),
+        weights="float16" if root.get("torch_dtype", root.get("dtype", "")) == "float16" else "bfloat16",
     )  # fmt: skip
 
 

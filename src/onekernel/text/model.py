@@ -148,12 +148,12 @@ class TextModel:
 def load_text(folder: str | Path, *, device: str | None = None, engine: str = "auto") -> TextModel:
     """Load a decoder of the Llama or Qwen3 family: a folder in Hugging Face layout, or a hub id, which is downloaded.
 
-    Weights are rounded to bfloat16, whatever float they are in the file. `device`: "cpu", "cuda", "cuda:N", or for
-    tests "emulated", a GPU played by the CPU (None: the GPU if torch sees one, else the CPU). `engine`: "megakernel"
-    says tokens in one launch, on "cuda" and "emulated"; "launches" makes each phase a launch, there too; "reference" is
-    plain torch; "auto" is the first of these that fits the device, in this order, and the reference on "cpu": the
-    model's `refusals` and the log tell why it is not the first. Raises InvalidInput for a model, a device or an engine
-    that cannot be used: one that is named is never replaced.
+    Weights are float16 if config.json says so (torch_dtype), else rounded to bfloat16. `device`: "cpu", "cuda",
+    "cuda:N", or for tests "emulated", a GPU played by the CPU (None: the GPU if torch sees one, else the CPU).
+    `engine`: "megakernel" says tokens in one launch, on "cuda" and "emulated"; "launches" makes each phase a launch,
+    there too; "reference" is plain torch; "auto" is the first of these that fits the device, in this order, and the
+    reference on "cpu": the model's `refusals` and the log tell why it is not the first. Raises InvalidInput for a
+    model, a device or an engine that cannot be used: one that is named is never replaced.
     """
     if engine not in ENGINES:
         todo = "name one of them, or leave it out"

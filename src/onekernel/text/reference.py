@@ -1,4 +1,4 @@
-"""The reference engine: a decoder in plain torch, from the same bfloat16 weights as the kernel.
+"""The reference engine: a decoder in plain torch, from the same weights as the kernel.
 
 Activations are float32, and so are products and sums. Keys and values are kept as the kernel keeps them: in bfloat16,
 the newest are rounded before the first query sees them. So the two engines differ only by the order of their sums.
@@ -63,12 +63,13 @@ class TextDecoder:
         self, config: TextConfig, tensors: Mapping[str, Tensor], device: str | torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
-        """Take the tensors by their names in the file, rounded to bfloat16, then widened to the dtype of activations.
+        """Take the tensors by their names in the file, rounded to the shape's kind, then widened to `dtype`.
 
-        At float32 a parameter takes 4 bytes of the device.
+        That is the dtype of activations. At float32 a parameter takes 4 bytes of the device.
         """
         self.shape, self.dtype = config.shape, dtype
-        self.weights = {name: tensor.to(device).bfloat16().to(dtype) for name, tensor in tensors.items()}
+        kind = getattr(torch, config.shape.weights)
+        self.weights = {name: tensor.to(device).to(kind).to(dtype) for name, tensor in tensors.items()}
         self.table, self.head = self.weights[TABLE], self.weights[TABLE if config.tied else HEAD]
 
     def context(self, capacity: int) -> Context:

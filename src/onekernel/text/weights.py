@@ -50,7 +50,7 @@ def read_weights(folder: Path, config: TextConfig) -> dict[str, Tensor]:
 
 
 class TextWeights:
-    """The tensors by the names of `greedy_decoder`, each with the number of its layer: bfloat16, on a device.
+    """The tensors by the names of `greedy_decoder`, each with the number of its layer: of the shape's kind.
 
     Rows of gate and up take turns. Nothing is kept: what is asked for is moved and rounded then, so that the device
     never has the checkpoint beside what is packed of it.
@@ -59,7 +59,7 @@ class TextWeights:
     def __init__(self, config: TextConfig, tensors: Mapping[str, Tensor], device: str | torch.device) -> None:
         """Take the tensors by their names in the file."""
         self._tensors, self._device = tensors, device
-        self._head = TABLE if config.tied else HEAD
+        self._head, self._kind = TABLE if config.tied else HEAD, getattr(torch, config.shape.weights)
 
     def __call__(self, name: str, index: tuple[int, ...]) -> Tensor:
         """Return a matrix [rows, columns] or a vector [width]."""
@@ -75,4 +75,4 @@ class TextWeights:
         return table.clone() if table.data_ptr() % 16 else table  # a file aligns tensors to 8
 
     def _moved(self, name: str) -> Tensor:
-        return self._tensors[name].to(self._device).bfloat16()
+        return self._tensors[name].to(self._device).to(self._kind)

@@ -1,9 +1,9 @@
 // A vector that multiplies a matrix, split over the warps of a block: each warp has a span of columns and needs no
 // other. A lane holds groups of four neighbours.
 //
-// A float is given to the tensor cores as two bfloat16 parts, the nearest and what is left of it: products are right to
-// 2^-18. Four columns of a matrix take the parts of one vector: those of the first 16 columns of a step of 32,
-// and those of the second.
+// A float is given to the tensor cores as two parts of the kind of the weights, the nearest and what is left of it:
+// products are right to 2^-18 with bfloat16, to 2^-22 with float16 where a number is not below its range. Four columns
+// of a matrix take the parts of one vector: those of the first 16 columns of a step of 32, and those of the second.
 #pragma once
 #include "phases/exchange.cuh"
 #include "primitives/tensor_core.cuh"
@@ -41,9 +41,28 @@ private:
   ONEKERNEL_DEVICE static int min_(int a, int b) { return a < b ? a : b; }
 };
 
-// One of two bfloat16 in a word: 0 the first, 1 the second.
-ONEKERNEL_DEVICE float of_halves(unsigned halves, int which) {
-  return bits_float(which == 0 ? halves << 16 : halves & 0xffff0000u);
+// Two numbers of a kind in a word, the first in its lower half; and one of them again. float16 has a largest number,
+// and what is larger is left to the second part.
+template <class T>
+constexpr float kLargest = 3.4e38f;
+template <>
+inline constexpr float kLargest<float16> = 65504.0f;
+
+template <class T>
+ONEKERNEL_DEVICE unsigned pair_of(float first, float second) {
+  T one, other;
+  from_float(fminf(fmaxf(first, -kLargest<T>), kLargest<T>), one);
+  from_float(fminf(fmaxf(second, -kLargest<T>), kLargest<T>), other);
+  return one.bits | static_cast<unsigned>(other.bits) << 16;
+}
+template <>
+ONEKERNEL_DEVICE unsigned pair_of<bfloat16>(float first, float second) {
+  return round_pair(first, second);
+}
+
+template <class T>
+ONEKERNEL_DEVICE float of_pair(unsigned pair, int which) {
+  return to_float(T{static_cast<unsigned short>(which == 0 ? pair : pair >> 16)});
 }
 
 // Await the columns of vectors that stand one behind the other in an exchange.
@@ -57,24 +76,24 @@ ONEKERNEL_DEVICE void await_columns(const Exchange& exchange, float (&values)[kV
 }
 
 // Write a lane's groups as parts into its warp's memory.
-template <int kWidth>
+template <int kWidth, class T>
 ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (*values)[4]) {
   const int quads = Columns<kWidth>::in_span();
 #pragma unroll
   for (int i = 0; i < Columns<kWidth>::kQuads; ++i) {
     if (i >= quads) continue;
     const float (&v)[4] = values[i];
-    const unsigned one = round_pair(v[0], v[1]), two = round_pair(v[2], v[3]);
+    const unsigned one = pair_of<T>(v[0], v[1]), two = pair_of<T>(v[2], v[3]);
     store_vector(parts + 4 * (lane_index() + kWarpLanes * i),
-                 Vector<unsigned, 4>{{one, two, round_pair(v[0] - of_halves(one, 0), v[1] - of_halves(one, 1)),
-                                      round_pair(v[2] - of_halves(two, 0), v[3] - of_halves(two, 1))}});
+                 Vector<unsigned, 4>{{one, two, pair_of<T>(v[0] - of_pair<T>(one, 0), v[1] - of_pair<T>(one, 1)),
+                                      pair_of<T>(v[2] - of_pair<T>(two, 0), v[3] - of_pair<T>(two, 1))}});
   }
 }
 
 // The operand of a step: lane 4 n + q has group q of the half that column n takes, as the part that it takes. The last
 // four columns take the other vector, if there are two.
-template <int kWidth, int kVectors>
-ONEKERNEL_DEVICE MatrixB<bfloat16> load_parts(const unsigned* parts, int step) {
+template <int kWidth, int kVectors, class T>
+ONEKERNEL_DEVICE MatrixB<T> load_parts(const unsigned* parts, int step) {
   const int column = lane_index() / 4, group = lane_index() % 4;
   if (kVectors > 1) parts += column / 4 * (Columns<kWidth>::kPartsBytes / 4);
   const auto pair = load_vector<2>(parts + 4 * (8 * step + 4 * (column / 2 % 2) + group) + 2 * (column % 2));

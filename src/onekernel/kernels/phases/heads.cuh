@@ -183,7 +183,7 @@ struct Packed {
   ONEKERNEL_DEVICE float at(int i) const {
     const int word = i * static_cast<int>(sizeof(T)) / 4;
     const unsigned bits = words[word / kWide].at[word % kWide];
-    return sizeof(T) == 4 ? bits_float(bits) : of_halves(bits, i % 2);
+    return sizeof(T) == 4 ? bits_float(bits) : of_pair<bfloat16>(bits, i % 2);
   }
 };
 

@@ -4,8 +4,8 @@
 #include "phases/columns.cuh"
 
 // The products of two neighbours.
-ONEKERNEL_DEVICE float multiply_halves(unsigned a, unsigned b) {
-  return of_halves(a, 0) * of_halves(b, 0) + of_halves(a, 1) * of_halves(b, 1);
+ONEKERNEL_DEVICE float multiply_pairs(unsigned a, unsigned b) {
+  return of_pair<bfloat16>(a, 0) * of_pair<bfloat16>(b, 0) + of_pair<bfloat16>(a, 1) * of_pair<bfloat16>(b, 1);
 }
 
 // As multiply_add: the lane that has rows `group` of a, and columns `pair` and `pair + 1` of d, asks for the rest.
@@ -20,13 +20,18 @@ ONEKERNEL_DEVICE void multiply_add_by_shuffles(MatrixD& d, const MatrixA<bfloat1
 #pragma unroll
       for (int lower = 0; lower < 2; ++lower) {
         const unsigned weights = shuffle_index(a.at[2 * half + lower], row + lane);
-        d.at[2 * lower] += multiply_halves(weights, left);
-        d.at[2 * lower + 1] += multiply_halves(weights, right);
+        d.at[2 * lower] += multiply_pairs(weights, left);
+        d.at[2 * lower + 1] += multiply_pairs(weights, right);
       }
     }
   }
 }
 
+template <class T>
+ONEKERNEL_DEVICE void multiply_fragment(MatrixD& d, const MatrixA<T>& a, const MatrixB<T>& b) {
+  multiply_add(d, a, b);
+}
+template <>
 ONEKERNEL_DEVICE void multiply_fragment(MatrixD& d, const MatrixA<bfloat16>& a, const MatrixB<bfloat16>& b) {
   if constexpr (kArchitecture >= 80)
     multiply_add(d, a, b);

@@ -7,8 +7,9 @@
 constexpr int kMostTiles = 16;   // whose sums are finished together
 constexpr int kTilesAtOnce = 6;  // whose text is spelled out
 
-template <int kRows_, int kColumns_, int kBlocks>
+template <int kRows_, int kColumns_, int kBlocks, class Weight_>
 struct Matrix {
+  using Weight = Weight_;  // bfloat16 or float16
   static constexpr int kRows = kRows_, kColumns = kColumns_;
   static constexpr int kLeastTiles = divide_up(divide_up(kRows, 8), kBlocks);  // of a block
   static constexpr int kGroups = divide_up(kLeastTiles, kMostTiles);
@@ -66,19 +67,21 @@ template <class M, int kVectors>
 struct Operand {
   static constexpr bool kKept = M::kTiles > 1 && M::kSteps <= 8;
   const unsigned* parts;
-  MatrixB<bfloat16> kept[kKept ? M::kSteps : 1];
+  using Part = MatrixB<typename M::Weight>;
+  Part kept[kKept ? M::kSteps : 1];
 
   ONEKERNEL_DEVICE explicit Operand(const unsigned* parts) : parts(parts) {
     if constexpr (kKept)
 #pragma unroll
-      for (int step = 0; step < M::kSteps; ++step) kept[step] = load_parts<M::kColumns, kVectors>(parts, step);
+      for (int step = 0; step < M::kSteps; ++step)
+        kept[step] = load_parts<M::kColumns, kVectors, typename M::Weight>(parts, step);
   }
 
-  ONEKERNEL_DEVICE MatrixB<bfloat16> at(int step) const {
+  ONEKERNEL_DEVICE Part at(int step) const {
     if constexpr (kKept)
       return kept[step];
     else
-      return load_parts<M::kColumns, kVectors>(parts, step);
+      return load_parts<M::kColumns, kVectors, typename M::Weight>(parts, step);
   }
 };
 
@@ -113,7 +116,8 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Opera
       const Fragment* fragment = &fresh[i];
       if constexpr (kPlace < Held<M>::kChunks) fragment = &held.at[kPlace][i];
       if (step == 0) sum = {};
-      multiply_fragment(sum.at[step % M::kSums], *fragment, operand.at(step));
+      const MatrixA<typename M::Weight> weights{{fragment->at[0], fragment->at[1], fragment->at[2], fragment->at[3]}};
+      multiply_fragment(sum.at[step % M::kSums], weights, operand.at(step));
       if (step == M::kSteps - 1) done(number / M::kSteps, sum.row());
     }
     multiply_chunks<M, kVectors, kPlace + 1, kEnd>(reader, held, operand, sum, done);
@@ -313,8 +317,8 @@ ONEKERNEL_DEVICE void store_vectors(Memory& memory, const float (&values)[kVecto
   using Place = Columns<M::kColumns>;
 #pragma unroll
   for (int vector = 0; vector < kVectors; ++vector)
-    store_parts<M::kColumns>(memory.parts[warp_index()] + vector * Place::kPartsBytes / 4,
-                             values + vector * Place::kQuads);
+    store_parts<M::kColumns, typename M::Weight>(memory.parts[warp_index()] + vector * Place::kPartsBytes / 4,
+                                                 values + vector * Place::kQuads);
   warp_barrier();
 }
 

@@ -7,7 +7,9 @@
 #include "phases/workers.cuh"
 #include "primitives/tensor_core.cuh"
 
-using Fragment = MatrixA<bfloat16>;
+struct Fragment {  // of weights, two in a word
+  unsigned at[4];
+};
 
 constexpr int kFragmentBytes = 16 * kWarpLanes;  // of a warp
 constexpr int kChunk = 4;                        // fragments

@@ -35,7 +35,7 @@ class PackedSpeech:
         stream, vectors = pack(self.layout, weights)
         rotation = torch.from_numpy(rotations(self.positions, talker.head_dim, talker.theta)).to(stream.device)
         self.operands = stream, vectors, rotation
-        tables = torch.cat([table(place) for place in places]).bfloat16().contiguous()
+        tables = torch.cat([table(place) for place in places]).to(getattr(torch, talker.weights)).contiguous()
         self.tables = tables, torch.cat([sub_table(place) for place in places[:-1]]).float().contiguous()
 
 

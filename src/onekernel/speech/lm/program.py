@@ -12,19 +12,19 @@ from onekernel.megakernel.pack import layer_weight
 from onekernel.speech.config import Decoder, SpeechConfig
 
 
-def speech_shape(config: SpeechConfig, kept: str = "bfloat16") -> SpeechShape:
-    """Return the sizes of talker and predictor; `kept`: how they keep keys and values."""
-    talker, predictor = config.talker, config.predictor
+def speech_shape(config: SpeechConfig, kept: str = "bfloat16", weights: str = "bfloat16") -> SpeechShape:
+    """Return the sizes of talker and predictor; how they keep keys and values, and the kind of their weights."""
+    talker, predictor, kinds = config.talker, config.predictor, {"kept": kept, "weights": weights}
     return SpeechShape(
-        talker=_shape(talker.decoder, talker.vocab, kept), predictor=_shape(predictor.decoder, predictor.vocab, kept),
+        talker=_shape(talker.decoder, talker.vocab, kinds), predictor=_shape(predictor.decoder, predictor.vocab, kinds),
         places=predictor.groups, codes=talker.codes, end=talker.codec_eos,
     )  # fmt: skip
 
 
-def _shape(decoder: Decoder, vocab: int, kept: str) -> DecoderShape:
+def _shape(decoder: Decoder, vocab: int, kinds: dict[str, str]) -> DecoderShape:
     return DecoderShape(
         decoder.layers, decoder.hidden, decoder.intermediate, decoder.heads, decoder.kv_heads, decoder.head_dim, vocab,
-        head_norms=True, epsilon=decoder.eps, theta=decoder.theta, kept=kept,
+        head_norms=True, epsilon=decoder.eps, theta=decoder.theta, **kinds,
     )  # fmt: skip
 
 
