@@ -25,7 +25,7 @@ from onekernel.speech.lm.decoder import Qwen3Decoder
 from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 PROMPT, STEPS = [5, 17, 70], 8
-CLOSE = 2e-5  # of the largest value: products are right to 2^-18, and some add up
+CLOSE = 3e-5  # of the largest value: products are right to 2^-18, some add up, and a compiler may fuse them or not
 SCHEDULE = Schedule(6, slots=4)
 
 
