@@ -7,14 +7,11 @@ large tensor in the same run. What is compared: benchmarks/frames_parity.py.
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -22,9 +19,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.conditions import ROOT
 from benchmarks.frames_parity import PROMPT, SEED, Row, Speech, parity, reference, repeats, rounding, rows_of
-from benchmarks.official import NAMES
+from benchmarks.official import released
 from benchmarks.peer import kernels_of
 from onekernel import device
 from onekernel.jit import Kernel
@@ -164,19 +160,13 @@ def _rows(config: SpeechConfig, tensors: dict[str, Tensor]) -> Iterator[Row]:
 
 def run(say: Callable[[str], None]) -> list[Row]:
     """Compare and time each size; returns rows with the name of the model."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    import speech_checkpoint
-
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as place:
-        for name in NAMES:
-            say(f"{name}: writing random weights")
-            folder = speech_checkpoint.write_released(Path(place) / name, name)
-            tensors = load_file(folder / "model.safetensors", device="cuda")
-            with torch.inference_mode():
-                for row in _rows(read_speech(folder), tensors):
-                    rows.append({"model": name, **row})
-                    say(f"{row}")
+    for name, folder in released(say):
+        tensors = load_file(folder / "model.safetensors", device="cuda")
+        with torch.inference_mode():
+            for row in _rows(read_speech(folder), tensors):
+                rows.append({"model": name, **row})
+                say(f"{row}")
     return rows
 
 

@@ -8,8 +8,6 @@ bit by bit: both builds read the same packed weights, and add up in one order.
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,9 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import frames, text
-from benchmarks.conditions import ROOT
 from benchmarks.frames_parity import DRAWN, FRAMES, GREEDY, PROMPT, SEED, Row, Speech, rows_of
-from benchmarks.official import NAMES
+from benchmarks.official import released
 from onekernel import device
 from onekernel.megakernel.layout import Layout
 from onekernel.speech.config import read_speech
@@ -93,14 +90,9 @@ def tokens(model: text.Model, on: Any) -> Iterator[Row]:
 
 def run(say: Callable[[str], None]) -> list[Row]:
     """Compare and time each size; returns rows with the name of the model."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    import speech_checkpoint
-
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as place, torch.inference_mode():
-        for name in NAMES:
-            say(f"{name}: writing random weights")
-            folder = speech_checkpoint.write_released(Path(place) / name, name)
+    with torch.inference_mode():
+        for name, folder in released(say):
             tensors, on = load_file(folder / "model.safetensors", device="cuda"), device.get("cuda")
             one = frames.prepare(read_speech(folder), tensors, on)
             many = beside(one, on)

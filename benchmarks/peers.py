@@ -18,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -35,7 +34,7 @@ from torch import Tensor
 from benchmarks import frames
 from benchmarks.conditions import ROOT
 from benchmarks.frames_parity import SEED, Row, Speech, rows_of
-from benchmarks.official import NAMES
+from benchmarks.official import released
 from benchmarks.peer import SETTLED, kernels_of
 from onekernel import device
 from onekernel.errors import InvalidInput
@@ -159,14 +158,9 @@ def beside(speech: Speech, peers: list[Peer]) -> Iterator[Row]:
 def run(say: Callable[[str], None]) -> list[Row]:
     """Time each size; returns rows with the name of the model."""
     where = sites()
-    sys.path.insert(0, str(ROOT / "tests"))
-    import speech_checkpoint
-
     found: list[Row] = []
-    with tempfile.TemporaryDirectory() as place, torch.inference_mode():
-        for name in NAMES:
-            say(f"{name}: writing random weights")
-            folder = speech_checkpoint.write_released(Path(place) / name, name)
+    with torch.inference_mode():
+        for name, folder in released(say):
             with ExitStack() as processes:  # they load while our kernel is compiled
                 peers = [processes.enter_context(Peer(kind, site, folder)) for kind, site in where.items()]
                 tensors = load_file(folder / "model.safetensors", device="cuda")

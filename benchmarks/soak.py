@@ -7,20 +7,16 @@ that blocks gave each other last.
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file
 
 from benchmarks import frames
-from benchmarks.conditions import ROOT
 from benchmarks.frames_parity import DRAWN, PROMPT, SEED, Row, Speech, rows_of
-from benchmarks.official import NAMES
+from benchmarks.official import NAMES, released
 from onekernel import device
 from onekernel.jit import Kernel
 from onekernel.megakernel.generate import kernel_request
@@ -69,15 +65,13 @@ def rows(in_time: Speech, late: Speech, say: Callable[[str], None]) -> Iterator[
 
 def run(say: Callable[[str], None]) -> list[Row]:
     """Compare; returns rows with the name of the model."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    import speech_checkpoint
-
-    name, on = NAMES[0], device.get("cuda")
-    with tempfile.TemporaryDirectory() as place, torch.inference_mode():
-        folder = speech_checkpoint.write_released(Path(place) / name, name)
-        tensors = load_file(folder / "model.safetensors", device="cuda")
-        speech = frames.prepare(read_speech(folder), tensors, on)
-        return [{"model": name, **row} for row in rows(speech, delayed(speech, on), say)]
+    found, on = list[Row](), device.get("cuda")
+    with torch.inference_mode():
+        for name, folder in released(say, NAMES[:1]):
+            tensors = load_file(folder / "model.safetensors", device="cuda")
+            speech = frames.prepare(read_speech(folder), tensors, on)
+            found += [{"model": name, **row} for row in rows(speech, delayed(speech, on), say)]
+    return found
 
 
 failed = frames.failed
