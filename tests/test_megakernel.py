@@ -25,7 +25,8 @@ from onekernel.speech.lm.decoder import Qwen3Decoder
 from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 PROMPT, STEPS = [5, 17, 70], 8
-CLOSE = 3e-5  # of the largest value: products are right to 2^-18, some add up, and a compiler may fuse them or not
+CLOSE = 2e-5  # of the largest value: products are right to 2^-18, and some add up
+ONE_BY_ONE = 1.5  # times as far where there are no tensor cores: products are added up one by one
 SCHEDULE = Schedule(6, slots=4)
 
 
@@ -48,7 +49,8 @@ def test_it_says_what_the_interpreter_says(name: str, arch: str) -> None:
     for exchange in ("qkv", "inner", "fed"):
         found, right = run.exchange(exchange), expected(name).exchanges.get(exchange)
         if right is not None:  # what was owed is added and gone
-            assert np.abs(found - right).max() <= CLOSE * np.abs(right).max()
+            close = CLOSE * (ONE_BY_ONE if arch == "sm_75" else 1)
+            assert np.abs(found - right).max() <= close * np.abs(right).max()
 
 
 def test_a_width_of_which_each_lane_has_as_much() -> None:
