@@ -43,7 +43,7 @@ demo: need-compiler $(DEMO_READY)
 	$(PY) -m examples.piper_voice.demo --out demo-out
 
 test: need-compiler $(DEV_READY)
-	$(PY) -m pytest -m "not gpu and not models and not official"
+	$(PY) -m pytest -n auto --dist worksteal -m "not gpu and not models and not official"
 
 test-models: need-compiler $(MODELS_READY)
 	$(PY) -m pytest -m "models and not gpu"
@@ -53,9 +53,9 @@ test-official: $(DEV_READY) $(OFFICIAL)/.made
 	OFFICIAL_PYTHON=$(OFFICIAL)/bin/python $(PY) -m pytest -m official
 
 golden: $(DEV_READY) $(OFFICIAL)/.made
-	$(PY) tests/speech_checkpoint.py build/checkpoints
+	env `$(PY) tests/arithmetic.py` $(PY) tests/speech_checkpoint.py build/checkpoints
 	for script in tests/official/*_golden.py; do \
-	  $(OFFICIAL)/bin/python $$script build/checkpoints tests/golden/speech || exit 1; done
+	  env `$(PY) tests/arithmetic.py` $(OFFICIAL)/bin/python $$script build/checkpoints tests/golden/speech || exit 1; done
 
 test-gpu: need-gpu $(DEV_READY)
 	$(PY) -m pytest -m gpu

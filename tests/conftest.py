@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import arithmetic  # noqa: F401 (before anything imports torch)
+
 # Machines differ in speed, so no example has a deadline; CI tries the same examples every time.
 settings.register_profile("onekernel", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("onekernel")
@@ -22,10 +24,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep compiled kernels of this run in a folder of its own."""
+    """Keep compiled kernels of this run in a folder of its own, which its workers share."""
     patch = pytest.MonkeyPatch()
     if "ONEKERNEL_CACHE" not in os.environ:
-        patch.setenv("ONEKERNEL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        run = tmp_path_factory.getbasetemp()
+        patch.setenv("ONEKERNEL_CACHE", str((run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "cache"))
     yield
     patch.undo()
 

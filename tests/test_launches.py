@@ -23,7 +23,6 @@ from onekernel.megakernel.launches.text import piece_request
 from onekernel.megakernel.layout import Layout, Schedule, divide_up
 from onekernel.megakernel.program import Attend, Project, Repeat, Sample
 from onekernel.megakernel.schedule import schedule_for
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 PROMPT, STEPS = [5, 17, 70], 8
 SCHEDULE = Schedule(6, slots=0)

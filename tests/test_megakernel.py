@@ -22,7 +22,6 @@ from onekernel.megakernel.pack import pack_matrix
 from onekernel.megakernel.program import Project
 from onekernel.speech.config import Decoder
 from onekernel.speech.lm.decoder import Qwen3Decoder
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 PROMPT, STEPS = [5, 17, 70], 8
 CLOSE = 2e-5  # of the largest value: products are right to 2^-18, and some add up

@@ -31,7 +31,6 @@ from onekernel.speech.lm.model import LanguageModel, begin
 from onekernel.speech.lm.program import ProgramWeights, speech_shape
 from onekernel.speech.lm.sampling import by_counter, choose, penalise, suppress
 from onekernel.speech.request import Sampling
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 SCHEDULE, SEED = Schedule(8, slots=4), 7
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)

@@ -14,7 +14,6 @@ import soundfile
 
 import speech_checkpoint
 from onekernel.cli import main
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 COUNT = 4 * 1920  # samples of four frames
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -32,7 +31,6 @@ from onekernel.speech.prompt import sentences
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.voice import store
 from onekernel.speech.watchdog import is_stuck
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 TEXT = "Grüße, 世界! It's 12 o'clock."
 SHORT = SpeechRequest(max_frames=12)
@@ -284,8 +282,7 @@ def test_no_text_and_too_much_are_refused(load: Load, text: Any) -> None:
 
 def speak(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "onekernel", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False, **options)
+    return subprocess.run(command, capture_output=True, timeout=120, check=False, **options)
 
 
 @pytest.mark.parametrize("name", ["hello.wav", "hello.flac", "hello.mp3", "hello.opus"])
@@ -309,11 +306,7 @@ def test_a_pipe_in_and_a_pipe_out_give_the_same_sound(folders: Callable[..., Pat
 def test_an_interrupted_file_is_valid(folders: Callable[..., Path], tmp_path: Path) -> None:
     place = tmp_path / "long.wav"
     command = ["speak", "Hello " * 200, "--model", str(folders()), "-o", str(place), "--chunk", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "onekernel", *command],
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = subprocess.Popen([sys.executable, "-m", "onekernel", *command], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not (place.exists() and place.stat().st_size > 20_000) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -17,7 +17,6 @@ import soundfile
 import speech_checkpoint
 from onekernel.cli import main
 from onekernel.speech.request import CAP_PER_CHARACTER, LEAST_CAP, LONGEST_TEXT
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 TONE = (0.3 * np.sin(np.arange(48_000) / 20)).astype(np.float32)
 

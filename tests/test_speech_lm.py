@@ -20,11 +20,10 @@ from onekernel.speech.lm.model import Generation, LanguageModel, begin
 from onekernel.speech.lm.philox import exponentials, philox
 from onekernel.speech.lm.sampling import Draw, by_counter, by_generator, penalise, suppress, warp
 from onekernel.speech.request import Sampling
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 GOLDEN = sorted((Path(__file__).parent / "golden" / "speech").glob("lm_*.npz"))
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)
-FRAMES, SEED = 24, 42  # of the golden files
+FRAMES, SEED = 24, 5  # of the golden files
 
 
 @pytest.fixture(autouse=True)

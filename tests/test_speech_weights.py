@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from onekernel.errors import InvalidInput, MissingExtra
 from onekernel.speech.weights import load_weights
 from speech_checkpoint import GENERATION, Dims, write
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 ROOT = Path(__file__).parents[1]
 KINDS = [("base", "0b6"), ("custom_voice", "0b6"), ("base", "1b7"), ("custom_voice", "1b7"), ("voice_design", "1b7")]

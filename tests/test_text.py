@@ -28,7 +28,6 @@ from onekernel.megakernel.interpret import Interpreter, State, rotations
 from onekernel.text.config import TextConfig, read_text
 from onekernel.text.model import TextModel
 from onekernel.text.weights import TextWeights, read_weights, text_layout
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 PROMPT, COUNT = [5, 17, 70], 9
 ENGINES = ("reference", "launches", "megakernel")

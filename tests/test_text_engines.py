@@ -24,7 +24,6 @@ from onekernel.fallback import Refusal, first_that_fits
 from onekernel.text import engines, tokens
 from onekernel.text.config import read_text
 from test_text import PROMPT, QWEN3, write
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 COUNT = 6
 NARROW = QWEN3 | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "vocab_size": 64}  # quickly built

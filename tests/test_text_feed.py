@@ -19,7 +19,6 @@ from onekernel.speech.model import SpeechModel
 from onekernel.speech.prompt import sentences
 from onekernel.speech.request import SpeechRequest
 from onekernel.speech.text_feed import Cancelled, TextFeed
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 SOON, LONG = 0.05, 30.0  # seconds: a pause that is noticed, and one that no test waits for
 

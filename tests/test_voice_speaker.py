@@ -21,7 +21,6 @@ from onekernel.speech.layout import speech_layout
 from onekernel.speech.voice.audio import read_audio
 from onekernel.speech.voice.mel import log_mel, mel_filters
 from onekernel.speech.voice.speaker import PREFIX, SpeakerEncoder
-from threads import one_thread  # noqa: F401 (an autouse fixture)
 
 GOLDEN = Path(__file__).parent / "golden" / "speech"
 COLUMN = 23  # of voice_golden.py

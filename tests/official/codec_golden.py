@@ -58,7 +58,6 @@ def encoded(model: Any, seed: int) -> tuple[dict[str, Any], float]:
 
 @torch.inference_mode()
 def main() -> None:
-    torch.set_num_threads(1)
     checkpoints, out = map(Path, sys.argv[1:3])
     folder = checkpoints / "base_1b7" / "speech_tokenizer"
     model = Qwen3TTSTokenizerV2Model.from_pretrained(str(folder), dtype=torch.float32).eval()

@@ -22,7 +22,7 @@ without_torchaudio()
 import qwen_tts  # noqa: E402
 import torch  # noqa: E402
 
-TEXT, FRAMES, SEED = "Hello there, tiny model.", 24, 42
+TEXT, FRAMES, SEED = "Hello there, tiny model.", 24, 5
 KINDS = ("custom_voice_1b7", "custom_voice_0b6", "voice_design_1b7", "base_1b7", "base_0b6")
 GREEDY = {"do_sample": False, "subtalker_dosample": False}
 
@@ -99,7 +99,6 @@ def golden(folder: Path, out: Path, dtype: torch.dtype) -> None:
 
 def main() -> None:
     """Make all: float32 for every kind, bfloat16 for two."""
-    torch.set_num_threads(1)
     checkpoints, out = map(Path, sys.argv[1:3])
     for kind in KINDS:
         golden(checkpoints / kind, out, torch.float32)

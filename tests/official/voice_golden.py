@@ -59,7 +59,6 @@ def speech(path: Path) -> dict[str, Any]:
 def main() -> None:
     """Make all."""
     without_torchaudio()
-    torch.set_num_threads(1)
     checkpoints, out = map(Path, sys.argv[1:3])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -153,7 +153,8 @@ struct DirectReader {
 
   template <int kFragments>
   ONEKERNEL_DEVICE void take(Fragment (&fragments)[kChunk]) {
-    const auto* mine = from + warp_index() * kFragments * kFragmentBytes + 16 * lane_index();
+    const int thread = fresh_thread_index();
+    const auto* mine = from + thread / kWarpLanes * kFragments * kFragmentBytes + 16 * (thread % kWarpLanes);
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
       const auto words = load_early<4>(reinterpret_cast<const unsigned*>(mine + i * kFragmentBytes));

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onekernel.speech.config import SpeechConfig
 
-CPU_TILE, GPU_TILE = 8, 4096  # rows of text made by one product
+CPU_TILE, GPU_TILE = 1, 4096  # rows of text made by one product; on a CPU their places in it would change bits
 
 
 class Embeddings:
@@ -45,8 +45,8 @@ class TextTable:
     """text_projection(text_embedding), row by row of the text vocabulary.
 
     A row has the same bits whatever it is asked for with, so that a text in pieces gives the prompt of the whole: rows
-    are made in tiles of one shape, all at once on a GPU, and when they are asked for on a CPU, which would take half a
-    minute. The official package makes the rows of a text together: it may round the last bit of one otherwise.
+    are made all at once on a GPU, and each by itself when it is asked for on a CPU, where all would take half a minute.
+    The official package makes the rows of a text together: it may round the last bit of one otherwise.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
