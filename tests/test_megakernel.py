@@ -24,7 +24,8 @@ from onekernel.speech.config import Decoder
 from onekernel.speech.lm.decoder import Qwen3Decoder
 
 PROMPT, STEPS = [5, 17, 70], 8
-CLOSE = 2e-5  # of the largest value: products are right to 2^-18, and some add up
+CLOSE = 2e-5  # of the largest value: products are right to 2^-16, and many even out
+KEPT_CLOSE = 5e-4  # where a key or value may be rounded to the next bfloat16
 ONE_BY_ONE = 1.5  # times as far where there are no tensor cores: products are added up one by one
 SCHEDULE = Schedule(6, slots=4)
 
@@ -48,7 +49,7 @@ def test_it_says_what_the_interpreter_says(name: str, arch: str) -> None:
     for exchange in ("qkv", "inner", "fed"):
         found, right = run.exchange(exchange), expected(name).exchanges.get(exchange)
         if right is not None:  # what was owed is added and gone
-            close = CLOSE * (ONE_BY_ONE if arch == "sm_75" else 1)
+            close = KEPT_CLOSE if SHAPES[name].kept == "bfloat16" else CLOSE * (ONE_BY_ONE if arch == "sm_75" else 1)
             assert np.abs(found - right).max() <= close * np.abs(right).max()
 
 

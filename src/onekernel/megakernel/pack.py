@@ -75,12 +75,21 @@ def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.T
     padded[: matrix.rows, : matrix.columns] = weight
     #      0 group                 1 tile       2 row 3 warp  4 step     5 range, 6 q, 7 r / 2, 8 h
     axes = blocks * tiling.groups, tiling.tiles, 8, WARPS, tiling.steps, 2, 4, 2, 2
-    lanes = padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8).reshape(-1, tiling.fragments, WARPS, 32 * 8)
+    tiles = padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8)[:, :, chained(tiling.steps)]
+    lanes = tiles.reshape(-1, tiling.fragments, WARPS, 32 * 8)
     chunks = [lanes[:, first : first + CHUNK] for first in range(0, tiling.fragments, CHUNK)]
     parts = [chunk.transpose(1, 2).reshape(len(lanes), -1) for chunk in chunks]
     packed = torch.cat(parts, 1).contiguous().view(torch.uint8).view(blocks, -1)
     assert packed.shape[1] == tiling.bytes
     return packed
+
+
+def chained(steps: int) -> list[int]:
+    """Return the order of a warp's steps of a tile: chains of them, whose products are added, take turns."""
+    chains = min(steps, 2 if steps < 8 else 4)
+    if steps % chains:
+        return list(range(steps))
+    return [step for first in range(steps // chains) for step in range(first, steps, steps // chains)]
 
 
 def pack_vectors(layout: Layout, weights: Weights) -> torch.Tensor:

@@ -107,6 +107,9 @@ ONEKERNEL_DEVICE float fast_reciprocal(float x) {
   return result;
 }
 
+// A product that is rounded: never a part of a fused multiply-add, so that it has the same bits wherever it is made.
+ONEKERNEL_DEVICE float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+
 // ---- memory: one access of N elements; `address` must be aligned to its size
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {

@@ -111,6 +111,7 @@ ONEKERNEL_PRIMITIVE void include_both(unsigned& any, unsigned& all, unsigned one
 ONEKERNEL_PRIMITIVE float fast_exp2(float x) { return std::exp2(x); }
 ONEKERNEL_PRIMITIVE float fast_log2(float x) { return std::log2(x); }
 ONEKERNEL_PRIMITIVE float fast_reciprocal(float x) { return 1.0f / x; }
+ONEKERNEL_PRIMITIVE float rounded_product(float a, float b) { return a * b; }
 
 ONEKERNEL_PRIMITIVE float shuffle_xor(float value, int lane_mask) {
   machine::shuffle(~0u, &value, sizeof(value), machine::lane_index() ^ lane_mask);

@@ -2,7 +2,7 @@
 // other. A lane holds groups of four neighbours.
 //
 // A float is given to the tensor cores as two parts of the kind of the weights, the nearest and what is left of it:
-// products are right to 2^-18 with bfloat16, to 2^-22 with float16 where a number is not below its range. Four columns
+// products are right to 2^-16 with bfloat16, to 2^-21 with float16 where a number is not below its range. Four columns
 // of a matrix take the parts of one vector: those of the first 16 columns of a step of 32, and those of the second.
 #pragma once
 #include "phases/exchange.cuh"
@@ -17,6 +17,16 @@ struct Columns {
   static constexpr int kSpan = kSteps * kStep;                                // columns of a warp
   static constexpr int kQuads = divide_up(kSpan, 4 * kWarpLanes);             // of a lane
   static constexpr int kPartsBytes = kSpan / 4 * 16;                          // of a warp, in shared memory
+
+  // Products of a span are added in chains, which do not wait for each other: each has neighbouring steps, if all have
+  // as many. Chains take turns in the stream of weights (megakernel/pack.py).
+  static constexpr int kMostChains = kSteps < 8 ? 2 : 4, kChains = kSteps < kMostChains ? kSteps : kMostChains;
+  static constexpr bool kEqual = kSteps % kChains == 0;
+
+  // The step at a place in that order; it belongs to chain place % kChains.
+  ONEKERNEL_DEVICE static constexpr int step_at(int place) {
+    return kEqual ? place % kChains * (kSteps / kChains) + place / kChains : place;
+  }
 
   // Every lane has as many groups, and all of them lie in the vector.
   static constexpr bool kWhole = kSpan % (4 * kWarpLanes) == 0 && kWarps * kSpan == kWidth;
@@ -43,6 +53,11 @@ private:
 
 // Two numbers of a kind in a word, the first in its lower half; and one of them again. float16 has a largest number,
 // and what is larger is left to the second part.
+template <class T>
+constexpr bool kIsBfloat16 = false;
+template <>
+inline constexpr bool kIsBfloat16<bfloat16> = true;
+
 template <class T>
 constexpr float kLargest = 3.4e38f;
 template <>
@@ -75,6 +90,27 @@ ONEKERNEL_DEVICE void await_columns(const Exchange& exchange, float (&values)[kV
                     [=](int i) { return i % kQuads < quads; }, values);
 }
 
+// The nearest number whose lowest bit is 0 among those of a kind.
+template <class T>
+ONEKERNEL_DEVICE float nearest_even(float value) {
+  constexpr unsigned kUnit = kIsBfloat16<T> ? 1u << 17 : 1u << 14;  // of a float's bits
+  return bits_float((float_bits(value) + kUnit / 2) & ~(kUnit - 1));
+}
+
+// What is left of two numbers. The lowest bit of the pair is 0: among many vectors it tells that they are there
+// (phases/operand.cuh).
+template <class T>
+ONEKERNEL_DEVICE unsigned rest_of(unsigned pair, float first, float second) {
+  return pair_of<T>(nearest_even<T>(first - of_pair<T>(pair, 0)), second - of_pair<T>(pair, 1)) & ~1u;
+}
+
+// Four numbers as parts: the first parts of two, of the other two, and the rests of those.
+template <class T>
+ONEKERNEL_DEVICE Vector<unsigned, 4> parts_of(const float (&v)[4]) {
+  const unsigned one = pair_of<T>(v[0], v[1]), two = pair_of<T>(v[2], v[3]);
+  return {{one, two, rest_of<T>(one, v[0], v[1]), rest_of<T>(two, v[2], v[3])}};
+}
+
 // Write a lane's groups as parts into its warp's memory.
 template <int kWidth, class T>
 ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (*values)[4]) {
@@ -82,11 +118,7 @@ ONEKERNEL_DEVICE void store_parts(unsigned* parts, const float (*values)[4]) {
 #pragma unroll
   for (int i = 0; i < Columns<kWidth>::kQuads; ++i) {
     if (i >= quads) continue;
-    const float (&v)[4] = values[i];
-    const unsigned one = pair_of<T>(v[0], v[1]), two = pair_of<T>(v[2], v[3]);
-    store_vector(parts + 4 * (lane_index() + kWarpLanes * i),
-                 Vector<unsigned, 4>{{one, two, pair_of<T>(v[0] - of_pair<T>(one, 0), v[1] - of_pair<T>(one, 1)),
-                                      pair_of<T>(v[2] - of_pair<T>(two, 0), v[3] - of_pair<T>(two, 1))}});
+    store_vector(parts + 4 * (lane_index() + kWarpLanes * i), parts_of<T>(values[i]));
   }
 }
 
@@ -98,6 +130,11 @@ ONEKERNEL_DEVICE MatrixB<T> load_parts(const unsigned* parts, int step) {
   if (kVectors > 1) parts += column / 4 * (Columns<kWidth>::kPartsBytes / 4);
   const auto pair = load_vector<2>(parts + 4 * (8 * step + 4 * (column / 2 % 2) + group) + 2 * (column % 2));
   return {{pair.at[0], pair.at[1]}};
+}
+
+// The sum of the squares of four numbers.
+ONEKERNEL_DEVICE float squares_of(float a, float b, float c, float d) {
+  return (rounded_product(a, a) + rounded_product(b, b)) + (rounded_product(c, c) + rounded_product(d, d));
 }
 
 // A row of a table, whose address is computed when it is needed: else it goes through a loop, and takes registers.
@@ -160,15 +197,5 @@ struct Residual {
     for (int i = 0; i < kAdded * kQuads; ++i)
 #pragma unroll
       for (int k = 0; k < 4; ++k) at[vector * kQuads + i][k] += more[i][k];
-  }
-
-  // This lane's share of the sum of squares.
-  ONEKERNEL_DEVICE float squares(int vector) const {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sum += at[vector * kQuads + i][k] * at[vector * kQuads + i][k];
-    return sum;
   }
 };

@@ -111,8 +111,8 @@ struct Around {
 
   ONEKERNEL_DEVICE void pass() {}  // a launch has no blocks without rows
   ONEKERNEL_DEVICE void prefetch() { input.prefetch(); }
-  template <int kQuads, int kVectors>
-  ONEKERNEL_DEVICE void await(float (&values)[kQuads][4], float (&squares)[kVectors]) {
+  template <int kQuads>
+  ONEKERNEL_DEVICE void await(float (&values)[kQuads][4], float (&squares)[kQuads]) {
     before();
     input.await(values, squares);
     after();

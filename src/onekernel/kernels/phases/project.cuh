@@ -19,7 +19,6 @@ struct Matrix {
   static constexpr int kFragments = kTiles * kSteps;  // of a warp and a group
   static constexpr int kChunks = divide_up(kFragments, kChunk);
   static constexpr int kPeriod = kSteps % kChunk == 0 ? kSteps / kChunk : kChunks;  // chunks of a tile, or of all
-  static constexpr int kSums = kSteps < 8 ? 2 : 4;
   static constexpr int kBlockRows = kGroups * kGroupRows;
 
   // Whether a block has rows; those without neither stream weights nor wait for what others make of theirs.
@@ -85,20 +84,24 @@ struct Operand {
   }
 };
 
-// The products of a tile, in several sums, so that one need not wait for the one before.
-template <int kSums>
+// This lane's part of a row of a product.
+ONEKERNEL_DEVICE float of_row(const MatrixD& d) {
+  const bool even = lane_index() % 2 == 0;
+  return (even ? d.at[0] : d.at[2]) + (even ? d.at[1] : d.at[3]);
+}
+
+// The products of a tile, a sum for each chain.
+template <int kChains>
 struct TileSum {
-  MatrixD at[kSums];
+  MatrixD at[kChains];
 
   // This lane's part of a row: rows 0 to 7 are multiplied by the first half of each step, rows 8 to 15 are the same
   // times the second half. Lanes 0 and 1 of four have those of the first vector, the others those of the second.
   ONEKERNEL_DEVICE float row() const {
-    MatrixD sum = at[0];
+    float sum = of_row(at[0]);
 #pragma unroll
-    for (int i = 1; i < kSums; ++i)
-#pragma unroll
-      for (int v = 0; v < 4; ++v) sum.at[v] += at[i].at[v];
-    return lane_index() % 2 == 0 ? sum.at[0] + sum.at[1] : sum.at[2] + sum.at[3];
+    for (int i = 1; i < kChains; ++i) sum += of_row(at[i]);
+    return sum;
   }
 };
 
@@ -111,14 +114,14 @@ ONEKERNEL_DEVICE void multiply_chunks(Reader& reader, Held<M>& held, const Opera
     if constexpr (kPlace >= Held<M>::kChunks) take_chunk<M, kPlace>(reader, fresh);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const int number = kPlace * kChunk + i, step = number % M::kSteps;
+      const int number = kPlace * kChunk + i, place = number % M::kSteps, step = Columns<M::kColumns>::step_at(place);
       if (number >= M::kFragments) break;
       const Fragment* fragment = &fresh[i];
       if constexpr (kPlace < Held<M>::kChunks) fragment = &held.at[kPlace][i];
-      if (step == 0) sum = {};
+      if (place == 0) sum = {};
       const MatrixA<typename M::Weight> weights{{fragment->at[0], fragment->at[1], fragment->at[2], fragment->at[3]}};
-      multiply_fragment(sum.at[step % M::kSums], weights, operand.at(step));
-      if (step == M::kSteps - 1) done(number / M::kSteps, sum.row());
+      multiply_fragment(sum.at[place % Columns<M::kColumns>::kChains], weights, operand.at(step));
+      if (place == M::kSteps - 1) done(number / M::kSteps, sum.row());
     }
     multiply_chunks<M, kVectors, kPlace + 1, kEnd>(reader, held, operand, sum, done);
   }
@@ -141,7 +144,7 @@ template <class M, int kVectors, class Reader>
 ONEKERNEL_DEVICE void multiply(Reader& reader, Held<M>& held, const Operand<M, kVectors>& operand, float* sums) {
   constexpr int kHeld = Held<M>::kChunks;
   float* own = row_of_lane<M, kVectors>(sums);
-  TileSum<M::kSums> sum;
+  TileSum<Columns<M::kColumns>::kChains> sum;
   if constexpr (M::kTiles <= kTilesAtOnce || kHeld % M::kPeriod != 0 || kHeld == M::kChunks) {
     float rows[M::kTiles];  // nobody waits for a sum before all products are on their way
     multiply_chunks<M, kVectors, 0, M::kChunks>(reader, held, operand, sum,
@@ -173,7 +176,8 @@ struct Plain {
   ONEKERNEL_DEVICE void pass() { exchange.end_use(); }
   ONEKERNEL_DEVICE void prefetch() {}
 
-  ONEKERNEL_DEVICE void await(float (&values)[kVectors * Columns<kWidth>::kQuads][4], float (&)[kVectors]) {
+  ONEKERNEL_DEVICE void await(float (&values)[kVectors * Columns<kWidth>::kQuads][4],
+                              float (&)[kVectors * Columns<kWidth>::kQuads]) {
     await_columns<kWidth, kVectors>(exchange, values);
     exchange.end_use();
   }
@@ -212,14 +216,16 @@ struct Normed {
     }
   }
 
-  ONEKERNEL_DEVICE void await(float (&values)[kVectors * Place::kQuads][4], float (&squares)[kVectors]) {
+  ONEKERNEL_DEVICE void await(float (&values)[kVectors * Place::kQuads][4],
+                              float (&squares)[kVectors * Place::kQuads]) {
     pass();
 #pragma unroll
     for (int i = 0; i < kVectors * Place::kQuads; ++i)
 #pragma unroll
-      for (int k = 0; k < 4; ++k) values[i][k] = residual.at[i][k] * scale[i % Place::kQuads][k];
+      for (int k = 0; k < 4; ++k) values[i][k] = rounded_product(residual.at[i][k], scale[i % Place::kQuads][k]);
 #pragma unroll
-    for (int vector = 0; vector < kVectors; ++vector) squares[vector] = residual.squares(vector);
+    for (int i = 0; i < kVectors * Place::kQuads; ++i)
+      squares[i] = squares_of(residual.at[i][0], residual.at[i][1], residual.at[i][2], residual.at[i][3]);
   }
 
   ONEKERNEL_DEVICE float factor(const float* squares) const { return rsqrtf(sum_of_warps(squares) / kWidth + epsilon); }
@@ -322,12 +328,20 @@ ONEKERNEL_DEVICE void store_vectors(Memory& memory, const float (&values)[kVecto
   warp_barrier();
 }
 
-// And its sums of squares. Nobody waits for them before the products are there.
-template <int kVectors, class Memory>
-ONEKERNEL_DEVICE void store_squares(Memory& memory, int turn, const float (&squares)[kVectors]) {
+// And its sums of squares: first of eight neighbours, then those of a lane. Nobody waits for them before the products
+// are there.
+template <int kVectors, int kGroups, class Memory>
+ONEKERNEL_DEVICE void store_squares(Memory& memory, int turn, const float (&squares)[kGroups]) {
+  constexpr int kQuads = kGroups / kVectors;
 #pragma unroll
   for (int vector = 0; vector < kVectors; ++vector) {
-    const float sum = warp_sum(squares[vector]);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float its = squares[vector * kQuads + i];
+      sum += its + shuffle_xor(its, 1);
+    }
+    sum = warp_sum<2>(sum);
     if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;
   }
 }
@@ -347,7 +361,7 @@ ONEKERNEL_DEVICE void project(Memory& memory, int& turn, Patience_& patience, Re
   input.prefetch();
   patience.lap(0);
 
-  float values[kVectors * Place::kQuads][4], squares[kVectors] = {};
+  float values[kVectors * Place::kQuads][4], squares[kVectors * Place::kQuads] = {};
   patience.wait(kTicks);
   input.await(values, squares);
   patience.lap(1);
@@ -376,16 +390,15 @@ ONEKERNEL_DEVICE void carry(Memory& memory, int& turn, Residual<kWidth, kTo>& to
                             Normed<kWidth, T, 1, kFrom> from) {
   constexpr int kQuads = Columns<kWidth>::kQuads;
   from.prefetch();
-  float values[kQuads][4], squares[1];
+  float values[kQuads][4], squares[kQuads];
   from.await(values, squares);
-  squares[0] = warp_sum(squares[0]);
-  if (lane_index() == 0) memory.squares[turn][0][warp_index()] = squares[0];
+  store_squares<1>(memory, turn, squares);
   workers_barrier();
   const float factor = from.factor(memory.squares[turn][0]);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i)
 #pragma unroll
-    for (int k = 0; k < 4; ++k) to.at[vector * kQuads + i][k] = values[i][k] * factor;
+    for (int k = 0; k < 4; ++k) to.at[vector * kQuads + i][k] = rounded_product(values[i][k], factor);
   to.owed = false;
   turn ^= 1;
 }

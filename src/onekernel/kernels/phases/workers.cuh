@@ -20,9 +20,11 @@ ONEKERNEL_DEVICE int fresh_thread_index() {
 // A barrier of the warps that compute.
 ONEKERNEL_DEVICE void workers_barrier() { named_barrier(1, kWorkers); }
 
+// The sum of a warp; or, if neighbours have the same value, of its even lanes.
+template <int kLeast = 1>
 ONEKERNEL_DEVICE float warp_sum(float value) {
 #pragma unroll
-  for (int distance = kWarpLanes / 2; distance > 0; distance /= 2) value += shuffle_xor(value, distance);
+  for (int distance = kWarpLanes / 2; distance >= kLeast; distance /= 2) value += shuffle_xor(value, distance);
   return value;
 }
 ONEKERNEL_DEVICE float warp_maximum(float value) {
