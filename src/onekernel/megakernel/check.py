@@ -36,9 +36,10 @@ from onekernel.megakernel.program import (
 )
 from onekernel.megakernel.unroll import At, condition_holds, counted, unrolled
 
-_ITERATIONS = 4
+ITERATIONS = 4
 HEAD_DIMS = (32, 64, 128)  # of kernels/phases/heads.cuh
 _FAR = 1 << 30  # a position
+TODO = "correct the program, or give each phase as many tiles of 8 rows as there are blocks"
 PARITIES = 32  # bits of the word that says how often each exchange was used
 
 
@@ -55,31 +56,38 @@ class Event:
     hears: tuple[Blocks, ...] = ()
 
 
+EventsOf = Callable[[Phase, str | None], tuple[Event, ...]]  # of a phase and what is owed to its stream
+
+
 def check(layout: Layout) -> None:
     """Raise InvalidInput with the first fault of a program under a schedule."""
     for fault in faults(layout):
-        todo = "correct the program, or give each phase as many tiles of 8 rows as there are blocks"
-        raise InvalidInput(expected="a program that cannot hang, race or lose a value", got=fault, todo=todo)
+        raise InvalidInput(expected="a program that cannot hang, race or lose a value", got=fault, todo=TODO)
 
 
 def faults(layout: Layout) -> Iterator[str]:
     """Yield every fault that is found."""
-    yield from _shapes(layout)
-    turns = product(range(_ITERATIONS), range(_ITERATIONS + 1))  # the last step always speaks
+    yield from shape_faults(layout)
+    turns = product(range(ITERATIONS), range(ITERATIONS + 1))  # the last step always speaks
     events_of = cache(lambda phase, owed: tuple(_events(layout, phase, owed)))
+    yield from prove({tuple(_walk(layout.program, *turn)) for turn in turns}, events_of)
+
+
+def prove(runs: Iterable[tuple[Phase, ...]], events_of: EventsOf, *, begins_owe: bool = False) -> Iterator[str]:
+    """Yield the faults of lists of phases whose events are these; `begins_owe`: a stream begins in an exchange."""
     proved: dict[tuple[int, ...], bool] = {}
-    for phases in {tuple(_phases(layout.program, *turn)) for turn in turns}:
+    for phases in runs:
         events = list[Event]()
-        yield from _residual(phases, events_of, events)
+        yield from _residual(phases, events_of, events, begins_owe)
         yield from _order(events)
         yield from _reuse(events, proved)
 
 
-def _phases(program: Program, first: int, far: int) -> Iterator[Phase]:
+def _walk(program: Program, first: int, far: int) -> Iterator[Phase]:
     """Yield the phases of a program in which speech begins with step `first`, and large positions with step `far`."""
 
     def turns(loop: Repeat) -> Iterator[At]:
-        for turn in islice(counted(loop, _ITERATIONS), _ITERATIONS):
+        for turn in islice(counted(loop, ITERATIONS), ITERATIONS):
             yield turn | {"position": _FAR * (turn["position"] >= far)} if "position" in turn else turn
 
     def holds(condition: str, at: At) -> bool:
@@ -136,6 +144,11 @@ def _heard(layout: Layout, attend: Attend, member: int) -> Blocks:
         ((head * share + first) * h.head_dim, queries * h.head_dim), (key, h.head_dim),
         (key + h.kv_heads * h.head_dim + value, values),
     )  # fmt: skip
+    return blocks_of_rows(layout, attend, parts)
+
+
+def blocks_of_rows(layout: Layout, attend: Attend, parts: Iterable[tuple[int, int]]) -> Blocks:
+    """Return the blocks that make parts of an attention's queries, keys and values: (first, count) of rows."""
     project = next(phase for phase, _ in layout.program.phases() if getattr(phase, "into", "") == attend.queries)
     assert isinstance(project, Project)
     rows = layout.tiling(project.matrix).rows
@@ -205,10 +218,9 @@ def _union(said: dict[int, Blocks], hears: Blocks) -> Blocks:
     return union
 
 
-EventsOf = Callable[[Phase, str | None], tuple[Event, ...]]
-
-
-def _residual(phases: Iterable[Phase], events_of: EventsOf, events: list[Event]) -> Iterator[str]:
+def _residual(
+    phases: Iterable[Phase], events_of: EventsOf, events: list[Event], begins_owe: bool
+) -> Iterator[str]:
     """Append all events; find what is owed to a residual stream at the wrong time, and tokens of no candidates."""
     debts: dict[str, str] = {}  # by stream
     considered = False
@@ -223,6 +235,8 @@ def _residual(phases: Iterable[Phase], events_of: EventsOf, events: list[Event])
                 yield f"{before} owed to the residual stream and never added"
             debts |= {phase.owe: phase.into} if phase.owe else {}
             considered |= phase.finish == "consider"
+        elif isinstance(phase, Begin) and begins_owe:
+            debts[phase.stream] = phase.owed
         elif isinstance(phase, Choose):
             if not considered:
                 yield "a token chosen of no candidates"
@@ -239,7 +253,7 @@ def _settles(phase: Phase) -> tuple[str, str]:
     return (phase.stream, phase.owed) if isinstance(phase, Begin) else ("", "")
 
 
-def _shapes(layout: Layout) -> Iterator[str]:
+def shape_faults(layout: Layout) -> Iterator[str]:
     """Find widths that do not agree, and weights of loops that are not around their phase."""
     program, widths = layout.program, {exchange.name: exchange.width for exchange in layout.program.exchanges}
     if len(program.exchanges) > PARITIES:

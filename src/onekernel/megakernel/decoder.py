@@ -76,6 +76,7 @@ class _Stack:
     position: str = ""
     near: int = 0
     vectors: int = 1
+    silent: tuple[str, ...] = ()
 
     @property
     def stream(self) -> str:
@@ -113,7 +114,7 @@ class _Stack:
             Project(matrix("gate_up", 2 * shape.inner, shape.hidden), self.normed("post_norm", "attended"), "gate",
                     inner, vectors=self.vectors),
             Project(matrix("down", shape.hidden, shape.inner), Plain(inner), "publish", fed, owe=self.stream,
-                    vectors=self.vectors),
+                    vectors=self.vectors, silent=self.silent),
         ))  # fmt: skip
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -140,11 +141,11 @@ def greedy_decoder(shape: DecoderShape, near: int = NEAR) -> Program:
     return Program("greedy_decoder", ((stack.stream, shape.hidden),), exchanges, (Repeat("steps", "step", step),))
 
 
-def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
+def speech_decoder(shape: SpeechShape, near: int = NEAR, *, paired: bool = True) -> Program:
     """Say frames of codes: after the talker's step the first one, then each from those before it (Qwen3-TTS).
 
     The predictor's first position, which is the talker's state, goes through it together with the second, the first
-    code: weights are read once for both.
+    code: weights are read once for both. Or, not `paired`, by itself.
     """
     talker = _Stack(shape.talker, near=near)
     predictor = _Stack(shape.predictor, "sub_", "depth", "place")
@@ -152,12 +153,17 @@ def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
     tables = (vocab, *(sub_vocab,) * (shape.places - 1))
     final = talker.normed("final_norm", "fed", ())
     carried: tuple[Project, ...] = ()
-    begin = Begin(predictor.stream, final, "sub_fed", vector=1)
+    second = 1 if paired else 0
+    begin = Begin(predictor.stream, final, "sub_fed", vector=second)
     if shape.talker.hidden != shape.predictor.hidden:
         matrix = Matrix("projection", shape.predictor.hidden, shape.talker.hidden, kind=shape.talker.weights)
         bias = Vector("projection_bias", shape.predictor.hidden)
         carried = (Project(matrix, final, "publish", "carried", bias=bias),)
-        begin = Begin(predictor.stream, Given("carried"), "sub_fed", vector=1)
+        begin = Begin(predictor.stream, Given("carried"), "sub_fed", vector=second)
+    unheard = "place == 0", f"depth == {shape.predictor.layers - 1}"
+    layers: tuple[Item, ...] = (replace(predictor, silent=unheard).layers(),)
+    if paired:
+        layers = When("place == 1", (replace(predictor, vectors=2).layers(),)), When("place > 1", (predictor.layers(),))
     head = Matrix("sub_head", sub_vocab, shape.predictor.hidden, ("place",), shape.predictor.weights)
     frame: tuple[Item, ...] = (
         Project(Matrix("head", vocab, shape.talker.hidden, kind=shape.talker.weights), final, "publish", "logits"),
@@ -165,10 +171,9 @@ def speech_decoder(shape: SpeechShape, near: int = NEAR) -> Program:
         *carried,
         begin,
         Repeat(shape.places, "place", (
+            When("place > 0", (Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),)),
+            *layers,
             When("place > 0", (
-                Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),
-                When("place == 1", (replace(predictor, vectors=2).layers(),)),
-                When("place > 1", (predictor.layers(),)),
                 Project(head, predictor.normed("final_norm", "fed", ()), "publish", "sub_logits"),
                 Sample("sub_logits", sub_vocab, place="place"),
             )),

@@ -59,27 +59,27 @@ def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> Kernel
         layout.program.name, arch, parameters(layout.program), WORKERS + (32 if layout.schedule.slots else 0),
         headers=("phases/attend.cuh", "phases/attend_alone.cuh", "phases/choose.cuh", "phases/sample.cuh"),
         constants=(("kBlocks", layout.schedule.blocks),),
-        body=tuple(Line(text) for text in _Text(layout, traced).lines()),
+        body=tuple(Line(text) for text in KernelText(layout, PhaseText(layout), traced).lines()),
         cooperative=True, shared=layout.shared_bytes, min_blocks=1,
     )  # fmt: skip
 
 
-class _Text:
-    """Writes the lines of a body."""
+class KernelText:
+    """Writes the lines of a body; with many sessions (sessions/text.py) some of them are others."""
 
-    def __init__(self, layout: Layout, traced: bool) -> None:
+    def __init__(self, layout: Layout, text: PhaseText, traced: bool) -> None:
         self.layout, self.program, self.schedule, self.traced = layout, layout.program, layout.schedule, traced
         self.number = 0  # of traced phases so far
-        self.text = PhaseText(layout)
+        self.text = text
 
     def lines(self) -> Iterator[str]:
-        yield from self._types()
-        yield from self._begin()
+        yield from self.types()
+        yield from self.begin()
         for line in self._nest(self.program.body, self._phase, "reader.begin({});"):
             yield f"  {line}"
-        yield from self._end()
+        yield from self.end()
 
-    def _types(self) -> Iterator[str]:
+    def types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
             yield f"  {matrix_type(matrix)}"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
@@ -103,11 +103,11 @@ class _Text:
             yield f'  static_assert(kRequestHead == {REQUEST_HEAD}, "where the codes of a request begin");'
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
 
-    def _begin(self) -> Iterator[str]:
+    def begin(self) -> Iterator[str]:
         yield "  auto& memory = *dynamic_storage<Memory>();"
         yield f"  const unsigned char* stream = weights + blockIdx.x * {self.layout.stream_bytes}ll;"
         if self.schedule.slots:
-            yield from self._writer()
+            yield from self.writer()
             yield f"  RingReader<{self.schedule.slots}> reader{{memory.ring}};"
         else:
             yield "  DirectReader reader;"
@@ -129,7 +129,7 @@ class _Text:
             yield "  memory.draw.load(request, options);"
             yield "  workers_barrier();"
 
-    def _writer(self) -> Iterator[str]:
+    def writer(self) -> Iterator[str]:
         ahead = min(self.schedule.ahead, self.schedule.slots)
         paced = f"{self.schedule.slots}, {ahead}, {self.schedule.piece}, {self.schedule.pace}"
         yield "  memory.ring.open();"
@@ -138,12 +138,12 @@ class _Text:
         yield "    if (lane_index() != 0) return;"
         yield f"    Writer<{paced}> writer{{memory.ring}};"
         yield "    const unsigned char* from = stream;"
-        for line in _looped(self._nest(self.program.body, self._put, "from = {};")):
+        for line in _looped(self._nest(self.program.body, self.put, "from = {};")):
             yield f"    {line}"
         yield "    return;"
         yield "  }"
 
-    def _end(self) -> Iterator[str]:
+    def end(self) -> Iterator[str]:
         """Keep what the next launch goes on with; by now every block has read what this one began with."""
         yield "  mail.report();"
         yield "  if (blockIdx.x == 0 && threadIdx.x == 0) {"
@@ -179,7 +179,7 @@ class _Text:
                 yield begin.format(f"stream + {section.start}ll" + (f" + {index} * {section.bytes}ll" if index else ""))
             yield from write(item)
 
-    def _put(self, phase: Phase) -> Iterator[str]:
+    def put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
             yield f"copy_of<{type_name(phase.matrix.name)}>()"
         elif isinstance(phase, Attend) and not phase.position:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onekernel.megakernel.layout import CHUNK, STEP, WARPS, Layout
 from onekernel.megakernel.program import Matrix, Vector
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 Weights = Callable[[str, tuple[int, ...]], "torch.Tensor"]  # a matrix or vector by its name and iteration
+PackOne = Callable[[Any, Matrix, "torch.Tensor"], "torch.Tensor"]  # under a layout: uint8 [blocks, bytes]
 
 
 # What a weight of a layer is made of, by the names in a checkpoint of Hugging Face.
@@ -41,12 +42,7 @@ def layer_weight(name: str, tensor: Callable[[str], torch.Tensor]) -> torch.Tens
     return torch.stack(parts, 1).flatten(0, 1) if name == "gate_up" else torch.cat(parts)
 
 
-def pack(layout: Layout, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pack all matrices and all vectors, on the device where they are."""
-    return pack_stream(layout, weights), pack_vectors(layout, weights)
-
-
-def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
+def pack_stream(layout: Layout, weights: Weights, pack_one: PackOne | None = None) -> torch.Tensor:
     """Pack all matrices: uint8 [blocks, bytes of a block's stream], on the device of the weights."""
     import torch
 
@@ -55,7 +51,7 @@ def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
         for number, index in enumerate(product(*(range(count) for count in section.counts))):
             place = section.start + number * section.bytes
             for matrix in section.matrices:
-                packed = pack_matrix(layout, matrix, weights(matrix.name, index))
+                packed = (pack_one or pack_matrix)(layout, matrix, weights(matrix.name, index))
                 if stream is None:
                     shape = layout.schedule.blocks, layout.stream_bytes
                     stream = torch.empty(shape, dtype=torch.uint8, device=packed.device)
@@ -65,8 +61,27 @@ def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
     return stream
 
 
+def pack(layout: Layout, weights: Weights, pack_one: PackOne | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pack all matrices, each by `pack_one`, and all vectors, on the device where they are."""
+    return pack_stream(layout, weights, pack_one), pack_vectors(layout, weights)
+
+
 def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
     """Pack one matrix [rows, columns], rounded to its kind: uint8 [blocks, bytes]; what pads it is zero."""
+    import torch
+
+    tiling, blocks = layout.tiling(matrix), layout.schedule.blocks
+    tiles = fragments_of(layout, matrix, weight)[:, :, chained(tiling.steps)]
+    lanes = tiles.reshape(-1, tiling.fragments, WARPS, 32 * 8)
+    chunks = [lanes[:, first : first + CHUNK] for first in range(0, tiling.fragments, CHUNK)]
+    parts = [chunk.transpose(1, 2).reshape(len(lanes), -1) for chunk in chunks]
+    packed = torch.cat(parts, 1).contiguous().view(torch.uint8).view(blocks, -1)
+    assert packed.shape[1] == tiling.bytes
+    return packed
+
+
+def fragments_of(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
+    """Cut a matrix into fragments: [groups of all blocks, tile, step, warp, 32 lanes * 8]."""
     import torch
 
     tiling, blocks = layout.tiling(matrix), layout.schedule.blocks
@@ -75,13 +90,7 @@ def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.T
     padded[: matrix.rows, : matrix.columns] = weight
     #      0 group                 1 tile       2 row 3 warp  4 step     5 range, 6 q, 7 r / 2, 8 h
     axes = blocks * tiling.groups, tiling.tiles, 8, WARPS, tiling.steps, 2, 4, 2, 2
-    tiles = padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8)[:, :, chained(tiling.steps)]
-    lanes = tiles.reshape(-1, tiling.fragments, WARPS, 32 * 8)
-    chunks = [lanes[:, first : first + CHUNK] for first in range(0, tiling.fragments, CHUNK)]
-    parts = [chunk.transpose(1, 2).reshape(len(lanes), -1) for chunk in chunks]
-    packed = torch.cat(parts, 1).contiguous().view(torch.uint8).view(blocks, -1)
-    assert packed.shape[1] == tiling.bytes
-    return packed
+    return padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8).flatten(4)
 
 
 def chained(steps: int) -> list[int]:

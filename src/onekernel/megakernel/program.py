@@ -118,7 +118,8 @@ class Project:
     """Multiply by a matrix. `finish`: "publish" its rows, "gate" pairs of them by SwiGLU, or "consider" them as tokens.
 
     `owe`: the residual stream to which what is published is owed. `bias`: added to what is published. `vectors`: so
-    many go through one reading of the matrix, each that of the position before the last one.
+    many go through one reading of the matrix, each that of the position before the last one. `silent`: where all these
+    conditions hold nobody needs the result, which a stream is owed.
     """
 
     matrix: Matrix
@@ -128,6 +129,7 @@ class Project:
     owe: str = ""
     bias: Vector | None = None
     vectors: int = 1
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

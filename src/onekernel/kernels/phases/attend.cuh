@@ -11,8 +11,8 @@ template <class H>
 struct Part {
   static constexpr int kHeadQuads = 1 + H::kSliceQuads, kQuads = H::kSliceHeads * kHeadQuads;
 
-  ONEKERNEL_DEVICE static int place(int reader, int writer) {
-    return ((H::kv_head() * H::kMembers + reader) * H::kMembers + writer) * 4 * kQuads;
+  ONEKERNEL_DEVICE static int place(int reader, int writer, int kv_head) {
+    return ((kv_head * H::kMembers + reader) * H::kMembers + writer) * 4 * kQuads;
   }
 };
 
@@ -103,31 +103,32 @@ struct Seen {
   }
 };
 
-// Let each warp see its share of what this member has, and the new position if that is its own.
+// Let each warp see its share of what a member has, and the new position if that is its own.
 template <class H, class Reader>
-ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, Reader& reader, const Cache<H>& cache, int position) {
+ONEKERNEL_DEVICE void see_positions(AttendMemory<H>& memory, Reader& reader, const Cache<H>& cache, int position,
+                                    int member) {
   constexpr int kRow = 2 * H::kHeadDim, kSlotRows = kSlotBytes / Cache<H>::kRowBytes;
   constexpr int kSeen = divide_up(kSlotRows, H::kAtOnce);
   float queries[H::kShare][H::kLaneDims];
   load_queries<H, H::kShare>(memory.queries, queries);
   Seen<H> seen;
-  const int rows = Cache<H>::before(position, H::member()), first = H::first_key();
+  const int rows = Cache<H>::before(position, member), first = H::first_key();
 #pragma unroll 1
   for (int slot = 0; slot < rows; slot += kSlotRows) {
-    const auto* its = reader.open(cache.at(H::member()) + slot * kRow);
+    const auto* its = reader.open(cache.at(member) + slot * kRow);
     const int left = rows - slot < kSlotRows ? rows - slot : kSlotRows;
     seen.template see<kSeen>(queries, its + first * kRow, H::kAtOnce * kRow, divide_up(left - first, H::kAtOnce));
     reader.close();
   }
-  if (position % H::kMembers == H::member()) seen.template see<1>(queries, memory.newest, 0, first == 0 ? 1 : 0);
+  if (position % H::kMembers == member) seen.template see<1>(queries, memory.newest, 0, first == 0 ? 1 : 0);
 #pragma unroll
   for (int distance = H::kKeyLanes; distance < kWarpLanes; distance *= 2) seen.merge(distance);
   seen.store(memory.states[warp_index()]);
 }
 
 // Merge what the warps have seen, and publish it to the members by their slices.
-template <class H>
-ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange& parts) {
+template <class H, class Parts>
+ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, Parts& parts, int member, int kv_head) {
   for (int place = threadIdx.x; place < H::kMembers * Part<H>::kQuads; place += kWorkers) {
     const int reader = place / Part<H>::kQuads, its = place % Part<H>::kQuads, group = its % Part<H>::kHeadQuads;
     const int h = H::slice_head(reader) + its / Part<H>::kHeadQuads;
@@ -143,7 +144,7 @@ ONEKERNEL_DEVICE void publish_seen(const AttendMemory<H>& memory, const Exchange
       for (int k = 0; k < 4; ++k) merged[k] += factor * state.at[k];
     }
     if (group == 0) merged[0] = largest;
-    parts.publish(Part<H>::place(reader, H::member()) + 4 * its, merged);
+    parts.publish(Part<H>::place(reader, member, kv_head) + 4 * its, merged);
   }
 }
 
@@ -162,10 +163,10 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, Reade
         });
     patience.lap(1);
     workers_barrier();
-    see_positions<H>(memory, reader, cache, at.position);
+    see_positions<H>(memory, reader, cache, at.position, H::member());
     patience.lap(2);
     workers_barrier();
-    publish_seen(memory, parts);
+    publish_seen<H>(memory, parts, H::member(), H::kv_head());
     patience.lap(3);
   }
   qkv.end_use();
@@ -173,8 +174,8 @@ ONEKERNEL_DEVICE void attend(AttendMemory<H>& memory, Patience_& patience, Reade
 }
 
 // Merge the parts of a slice, a warp for each of its heads: so many lanes have groups of one part.
-template <class H>
-ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange& context) {
+template <class H, class Parts, class To>
+ONEKERNEL_DEVICE void merge_head(int head, const Parts& parts, int member, int kv_head, To to) {
   constexpr int kWriters = H::kMembers <= 1    ? 1
                            : H::kMembers <= 2  ? 2
                            : H::kMembers <= 4  ? 4
@@ -184,7 +185,7 @@ ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange
   static_assert(H::kMembers <= kWarpLanes, "a lane for each part");
   constexpr int kLanes = kWarpLanes / kWriters, kQuads = divide_up(H::kSliceQuads, kLanes);  // of a part, of a lane
   const int writer = lane_index() / kLanes, lane = lane_index() % kLanes;
-  const int start = Part<H>::place(H::member(), writer) + 4 * head * Part<H>::kHeadQuads;
+  const int start = Part<H>::place(member, writer, kv_head) + 4 * head * Part<H>::kHeadQuads;
   const auto mine = [=](int i) { return writer < H::kMembers && lane + i * kLanes < H::kSliceQuads; };
   float found[1 + kQuads][4];
   parts.await_at([=](int i) { return i == 0 ? start : start + 4 * (1 + lane + (i - 1) * kLanes); },
@@ -199,7 +200,6 @@ ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange
 #pragma unroll
   for (int distance = kLanes; distance < kWarpLanes; distance *= 2) sum += shuffle_xor(sum, distance);
   const float whole = fast_reciprocal(sum);
-  const int row = H::kv_head() * H::kShare + H::slice_head(H::member()) + head;
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     float (&merged)[4] = found[1 + i];
@@ -210,8 +210,7 @@ ONEKERNEL_DEVICE void merge_head(int head, const Exchange& parts, const Exchange
       for (int distance = kLanes; distance < kWarpLanes; distance *= 2) merged[k] += shuffle_xor(merged[k], distance);
       merged[k] *= whole;
     }
-    const int quad = H::slice_quad(H::member()) + lane + i * kLanes;
-    if (writer == 0 && mine(i)) context.publish(row * H::kHeadDim + 4 * quad, merged);
+    if (writer == 0 && mine(i)) to(H::slice_quad(member) + lane + i * kLanes, merged);
   }
 }
 
@@ -219,7 +218,11 @@ template <class H, int kTicks, class Patience_>
 ONEKERNEL_DEVICE void merge(Patience_& patience, const Exchange& parts, const Exchange& context) {
   if (H::here()) {
     if (warp_index() < H::kSliceHeads) patience.wait(kTicks);
-    for (int head = warp_index(); head < H::kSliceHeads; head += kWarps) merge_head<H>(head, parts, context);
+    const int member = H::member(), first = H::kv_head() * H::kShare + H::slice_head(member);
+    for (int head = warp_index(); head < H::kSliceHeads; head += kWarps)
+      merge_head<H>(head, parts, member, H::kv_head(), [&](int quad, const float (&merged)[4]) {
+        context.publish((first + head) * H::kHeadDim + 4 * quad, merged);
+      });
     patience.lap(0);
   }
   parts.end_use();

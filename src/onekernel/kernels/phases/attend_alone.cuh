@@ -24,19 +24,17 @@ ONEKERNEL_DEVICE void keep_scores(Memory& memory, const float (&queries)[kVector
   }
 }
 
-// The slice of a head, by a warp: a lane has a group of four, and every so many positions.
-template <class H, class Memory>
-ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* values, int position, int head,
-                          const Exchange& context) {
-  const int vector = head / H::kSliceHeads;
-  position -= vector;
-  constexpr int kApart = kWarpLanes / H::kSliceQuads, kMine = divide_up(Memory::kPositions, kApart);
+// The slice of a head, by a warp: a lane has a group of four, and every so many positions, whose values stand `apart`
+// numbers from each other. Gives groups to `to`.
+template <class H, int kPositions, class To>
+ONEKERNEL_DEVICE void mix_slice(const float* its, const typename H::Kept* values, int apart, int position, To to) {
+  constexpr int kApart = kWarpLanes / H::kSliceQuads, kMine = divide_up(kPositions, kApart);
   const int quad = lane_index() % H::kSliceQuads, first = lane_index() / H::kSliceQuads;
   float scores[kMine], largest = kNever, sum = 0.0f, mixed[4] = {};
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int place = first + i * kApart;
-    scores[i] = place <= position ? memory.scores[head][place] : kNever;
+    scores[i] = place <= position ? its[place] : kNever;
     largest = fmaxf(largest, scores[i]);
   }
 #pragma unroll
@@ -47,7 +45,7 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
     const int place = first + i * kApart;
     const float weight = fast_exp2(scores[i] - largest);
     Packed<typename H::Kept, 4> value = {};
-    if (place <= position) value.load(values[place] + 4 * quad);
+    if (place <= position) value.load(values + place * apart + 4 * quad);
     sum += weight;
 #pragma unroll
     for (int k = 0; k < 4; ++k) mixed[k] += weight * value.at(k);
@@ -62,15 +60,19 @@ ONEKERNEL_DEVICE void mix(const Memory& memory, const typename Memory::Slice* va
   const float whole = fast_reciprocal(sum);
 #pragma unroll
   for (int k = 0; k < 4; ++k) mixed[k] *= whole;
-  const int row = vector * H::kHeads + H::kv_head() * H::kShare + H::slice_head(H::member()) + head % H::kSliceHeads;
-  context.publish(row * H::kHeadDim + 4 * (H::slice_quad(H::member()) + quad), mixed);
+  to(quad, mixed);
 }
 
 template <class H, int kVectors, class Memory>
 ONEKERNEL_DEVICE void mix_heads(const Memory& memory, const typename Memory::Slice* values, int position,
                                 const Exchange& context) {
-  for (int head = warp_index(); head < kVectors * H::kSliceHeads; head += kWarps)
-    mix<H>(memory, values, position, head, context);
+  const int member = H::member(), slice = H::slice_quad(member), own = H::kv_head() * H::kShare + H::slice_head(member);
+  for (int head = warp_index(); head < kVectors * H::kSliceHeads; head += kWarps) {
+    const int vector = head / H::kSliceHeads, row = vector * H::kHeads + own + head % H::kSliceHeads;
+    mix_slice<H, Memory::kPositions>(
+        memory.scores[head], values[0], 4 * H::kSliceQuads, position - vector,
+        [&](int quad, const float (&mixed)[4]) { context.publish(row * H::kHeadDim + 4 * (slice + quad), mixed); });
+  }
 }
 
 // ---- positions that begin anew again and again: a block keeps its keys and values itself. A second vector is of the
@@ -134,7 +136,8 @@ struct Before {
   // The number of a group of values.
   ONEKERNEL_DEVICE static int number_of(int i) { return fresh_thread_index() + i * kWorkers; }
 
-  ONEKERNEL_DEVICE Before(const Cache<H>& cache, int first_quad, int position) {
+  template <class Its>
+  ONEKERNEL_DEVICE Before(const Its& cache, int first_quad, int position) {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int place = i * H::kAtOnce + H::first_key();

@@ -45,6 +45,11 @@ struct Exchange {
   ONEKERNEL_DEVICE unsigned parity() const { return kTagged ? mail.parities >> number & 1u : 0u; }
   ONEKERNEL_DEVICE void end_use() const { mail.parities ^= 1u << number; }
 
+  // Remember that a value at a place was awaited in vain.
+  ONEKERNEL_DEVICE void lose(int place) const {
+    if (mail.lost == 0) mail.lost = start + place;
+  }
+
   ONEKERNEL_DEVICE unsigned tagged(float value) const { return (float_bits(value) & ~1u) | parity(); }
 
   ONEKERNEL_DEVICE void publish(int place, float value) const { store_relaxed<1>(words() + place, {{tagged(value)}}); }

@@ -55,6 +55,7 @@ struct Cache {
   using Kept = typename H::Kept;
   Kept* start;
   int capacity;  // positions
+  int kv_head = H::kv_head();
 
   ONEKERNEL_DEVICE static long long elements(int capacity) {
     return 2ll * H::kKvHeads * H::kMembers * divide_up(capacity, H::kMembers) * H::kHeadDim;
@@ -62,7 +63,7 @@ struct Cache {
 
   // The key of a position, and behind it the value.
   ONEKERNEL_DEVICE Kept* at(int place) const {
-    const int member = H::kv_head() * H::kMembers + place % H::kMembers;
+    const int member = kv_head * H::kMembers + place % H::kMembers;
     return start + (member * divide_up(capacity, H::kMembers) + place / H::kMembers) * 2 * H::kHeadDim;
   }
 
@@ -127,10 +128,10 @@ struct Turning {
 // four, quad). A second vector is of the position before.
 template <class H, int kQueries, int kValueQuads, int kVectors, class T, class Keep>
 ONEKERNEL_DEVICE void gather_heads(float (*queries)[H::kHeadDim], const Exchange& qkv, const HeadOperands<T>& at,
-                                   int query, int value_quad, Keep keep) {
+                                   int query, int value_quad, Keep keep, int kv_head = H::kv_head()) {
   constexpr int kKeyQuad = kQueries * H::kHeadQuads, kValueQuad = kKeyQuad + H::kHeadQuads;
   constexpr int kQuads = kValueQuad + kValueQuads, kPadded = divide_up(kQuads, kWarpLanes) * kWarpLanes;
-  const int key_row = H::kHeads + H::kv_head(), value_row = key_row + H::kKvHeads;
+  const int key_row = H::kHeads + kv_head, value_row = key_row + H::kKvHeads;
 #pragma unroll
   for (int first = 0; first < kVectors * kPadded; first += kWorkers) {
     const int thread = first + fresh_thread_index();

@@ -7,12 +7,12 @@
 constexpr int kMostTiles = 16;   // whose sums are finished together
 constexpr int kTilesAtOnce = 6;  // whose text is spelled out
 
-template <int kRows_, int kColumns_, int kBlocks, class Weight_>
+template <int kRows_, int kColumns_, int kBlocks, class Weight_, int kMost = kMostTiles>
 struct Matrix {
   using Weight = Weight_;  // bfloat16 or float16
   static constexpr int kRows = kRows_, kColumns = kColumns_;
   static constexpr int kLeastTiles = divide_up(divide_up(kRows, 8), kBlocks);  // of a block
-  static constexpr int kGroups = divide_up(kLeastTiles, kMostTiles);
+  static constexpr int kGroups = divide_up(kLeastTiles, kMost);
   static constexpr int kTiles = divide_up(kLeastTiles, kGroups);  // of a group
   static constexpr int kGroupRows = 8 * kTiles;
   static constexpr int kSteps = Columns<kColumns>::kSteps;
@@ -310,7 +310,7 @@ ONEKERNEL_DEVICE void finish_group(const Memory& memory, int turn, int group, fl
     const int vector = kVectors > 1 ? thread / M::kGroupRows : 0;
     const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + thread - vector * M::kGroupRows;
     const bool inside = thread < kRows && row < M::kRows;
-    const float value = inside ? sum_of_warps(memory.sums[turn] + thread * kSumStride) * factor : 0.0f;
+    const float value = inside ? rounded_product(sum_of_warps(memory.sums[turn] + thread * kSumStride), factor) : 0.0f;
     finish(inside, vector * M::kRows + row, value);
   }
   if (kFinishers < kWarps && finishes) named_barrier_arrive(2, kWorkers);
@@ -339,7 +339,7 @@ ONEKERNEL_DEVICE void store_squares(Memory& memory, int turn, const float (&squa
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const float its = squares[vector * kQuads + i];
-      sum += its + shuffle_xor(its, 1);
+      sum += bits_float(float_bits(its + shuffle_xor(its, 1)) & ~1u);  // as through an exchange
     }
     sum = warp_sum<2>(sum);
     if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;

@@ -13,7 +13,7 @@ from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import SpeechShape
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
-from onekernel.megakernel.pack import pack
+from onekernel.megakernel.pack import pack, pack_matrix
 from onekernel.speech.request import Sampling
 
 Weights = Callable[[str, tuple[int, ...]], torch.Tensor]  # by the names of the program
@@ -22,6 +22,8 @@ Tables = Callable[[int], torch.Tensor]  # of the codes of a place
 
 class PackedSpeech:
     """A speech program with its weights, packed for the blocks of a device; requests share it."""
+
+    pack_one = staticmethod(pack_matrix)
 
     def __init__(self, layout: Layout, shape: SpeechShape, positions: int) -> None:
         """Make room for `positions` of a request. The weights come with `load`."""
@@ -32,7 +34,7 @@ class PackedSpeech:
     def load(self, weights: Weights, table: Tables, sub_table: Tables) -> None:
         """Pack all weights, on the device where they are."""
         talker, places = self.shape.talker, range(self.shape.places)
-        stream, vectors = pack(self.layout, weights)
+        stream, vectors = pack(self.layout, weights, self.pack_one)
         rotation = torch.from_numpy(rotations(self.positions, talker.head_dim, talker.theta)).to(stream.device)
         self.operands = stream, vectors, rotation
         tables = torch.cat([table(place) for place in places]).to(getattr(torch, talker.weights)).contiguous()
@@ -61,10 +63,10 @@ class FrameMemory:
         kept = speech.layout.cached(speech.positions)
         self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.talker.kept), device=device)
         self.mailbox = speech.layout.mailbox(device)
-        self._options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
-        memory = np.zeros(speech.layout.request_ints, np.uint32)
-        memory[:2] = seed & 0xFFFFFFFF, seed >> 32
-        self._request = torch.from_numpy(memory.view(np.int32)).to(device)
+        self.options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
+        words = np.zeros(speech.layout.request_ints, np.uint32)
+        words[:2] = seed & 0xFFFFFFFF, seed >> 32
+        self.memory = torch.from_numpy(words.view(np.int32)).to(device)
         self.position = 0
 
 
@@ -88,8 +90,8 @@ class FrameRequest(FrameMemory):
         rows = text if prompt is None else prompt
         speech.kernel.launch(
             *speech.operands, self.cache, self.mailbox.words, said, length, self.position, steps, speech.positions,
-            *speech.tables, rows.float().contiguous(), text.float().contiguous(), len(text), self._options,
-            self._request, grid=speech.layout.schedule.blocks, stream=stream,
+            *speech.tables, rows.float().contiguous(), text.float().contiguous(), len(text), self.options,
+            self.memory, grid=speech.layout.schedule.blocks, stream=stream,
         )  # fmt: skip
         self.position += steps
         return said

@@ -40,8 +40,8 @@ class FrameSteps(FrameMemory):
         operands = {
             "weights": weights, "vectors": vectors, "rotation": rotation, "cache": self.cache,
             "exchanged": self.mailbox.words, "said": self._said, "capacity": positions, "tables": tables,
-            "sub_tables": sub_tables, "prompt": self._prompt, "text": self._text, "options": self._options,
-            "request": self._request,
+            "sub_tables": sub_tables, "prompt": self._prompt, "text": self._text, "options": self.options,
+            "request": self.memory,
         }  # fmt: skip
         self._steps = speech.launches.steps(operands, device)
 

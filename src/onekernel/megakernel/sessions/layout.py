@@ -1,0 +1,227 @@
+"""Where everything of a program lies when many sessions share its weights.
+
+The geometry of `Chunks` is spelled in kernels/phases/sessions/operand.cuh too; tests compare what both make of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from onekernel.device.parts import arch_number, shared_limit
+from onekernel.errors import DoesNotFit, InvalidInput
+from onekernel.megakernel.layout import (
+    FRAGMENT_BYTES, KEPT_BYTES, SLOT_BYTES, SLOT_SHARED_BYTES, STEP, WARPS, Layout, Schedule, Tiling, divide_up,
+)  # fmt: skip
+from onekernel.megakernel.program import (
+    Attend, Begin, Exchange, Heads, Item, Matrix, Merge, Normed, Plain, Program, Project, Repeat, Sample, When,
+)  # fmt: skip
+
+SESSIONS = (2, 4, 8, 16, 32)  # of a launch
+CHOSEN = "chosen"  # the exchange of the codes that were drawn
+SESSION_WORDS = 8  # of what the host says of a session (kernels/phases/sessions/rows.cuh)
+_MOST_SUMS = 12  # of tiles and pairs that a warp keeps in registers
+_SMALL = 2048  # bytes of shared memory for what is small
+
+
+def for_sessions(program: Program) -> Program:
+    """Rewrite a program of speech: sessions speak in every step, and each block looks how far its sessions are."""
+
+    def rewritten(body: tuple[Item, ...]) -> tuple[Item, ...]:
+        found = list[Item]()
+        for item in body:
+            if isinstance(item, Repeat):
+                found.append(replace(item, body=rewritten(item.body)))
+            elif not isinstance(item, When):
+                found.append(item)
+            elif item.condition == "speaks" or item.condition.startswith("position <"):
+                found.extend(rewritten(item.body))
+            elif not item.condition.startswith("position"):
+                found.append(replace(item, body=rewritten(item.body)))
+        return tuple(found)
+
+    body = rewritten(program.body)
+    parts = {phase.parts for phase, _ in program.phases() if isinstance(phase, Merge)}
+    exchanges = tuple(exchange for exchange in program.exchanges if exchange.name not in parts)
+    return replace(program, name=f"{program.name}_sessions", exchanges=(*exchanges, Exchange(CHOSEN, 1)), body=body)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """How the columns of a matrix are cut for `sessions` vectors: into chunks of as many steps of all of them."""
+
+    columns: int
+    sessions: int
+
+    @property
+    def steps(self) -> int:
+        """Of a span, which is what one warp has with a single session."""
+        return self.columns // (WARPS * STEP)
+
+    @property
+    def sets(self) -> int:
+        """Of warps; each has neighbouring spans."""
+        return max(1, 16 // self.sessions)
+
+    @property
+    def _most(self) -> int:
+        """Steps of a set in a chunk."""
+        return 256 // (self.sessions * self.sets)
+
+    @property
+    def chain(self) -> int:
+        """Steps whose products are added one after the other."""
+        chains = min(self.steps, 2 if self.steps < 8 else 4)
+        return self.steps // chains if self.steps % chains == 0 else self.steps
+
+    @property
+    def part(self) -> int:
+        """Steps of a span in a chunk."""
+        return self.chain * _largest(self._most // self.chain, self.steps // self.chain)
+
+    @property
+    def together(self) -> int:
+        """Spans of a set in a chunk."""
+        return 1 if self.part < self.steps else _largest(self._most // self.part, WARPS // self.sets)
+
+    @property
+    def words(self) -> int:
+        """Of a chunk."""
+        return self.sessions * self.together * self.sets * self.part * STEP
+
+
+def _largest(most: int, of: int) -> int:
+    """Return the largest divisor of a number up to `most`."""
+    return next(divisor for divisor in range(min(most, of), 0, -1) if of % divisor == 0)
+
+
+class SessionsLayout(Layout):
+    """The addresses of a program for many sessions; raises InvalidInput for one that they cannot have."""
+
+    def __init__(self, program: Program, schedule: Schedule, sessions: int) -> None:
+        super().__init__(program, schedule)
+        self.sessions = sessions
+        if sessions not in SESSIONS:
+            raise InvalidInput(expected=f"{SESSIONS} sessions", got=str(sessions), todo="leave places empty")
+        columns = {matrix.columns for matrix in self.matrices} | {width for _, width in program.streams}
+        if odd := sorted(width for width in columns if width % (WARPS * STEP)):
+            raise InvalidInput(expected="widths in whole spans, of 256", got=f"{odd}", todo="use single sessions")
+
+    def tiling(self, matrix: Matrix) -> Tiling:
+        """Share out a matrix: a warp keeps the sums of a group in registers."""
+        tiles = divide_up(divide_up(matrix.rows, 8), self.schedule.blocks)
+        groups = divide_up(tiles, min(_MOST_SUMS, 6 * 32 // self.sessions))
+        return Tiling(groups, divide_up(tiles, groups), divide_up(divide_up(matrix.columns, STEP), WARPS))
+
+    def chunks(self, matrix: Matrix) -> Chunks:
+        """Return how the columns of a matrix are cut."""
+        return Chunks(matrix.columns, self.sessions)
+
+    @cached_property
+    def owed(self) -> dict[str, str]:
+        """The streams that exchanges carry, under the norm that comes next."""
+        sources = [phase.source for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        return {source.owed: source.stream for source in sources if isinstance(source, Normed)}
+
+    @cached_property
+    def multiplied(self) -> set[str]:
+        """The exchanges whose values are multiplied by a matrix."""
+        sources = [phase.source for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        return {source.exchange for source in sources if isinstance(source, Plain)} | set(self.owed)
+
+    def width(self, exchange: Exchange) -> int:
+        """Return the floats of an exchange: a vector for each session, and sums of squares of a stream."""
+        width = exchange.width + (exchange.width // 8 if exchange.name in self.owed else 0)
+        return self.sessions * width
+
+    @cached_property
+    def reread(self) -> dict[Matrix, bool]:
+        """Matrices that multiply a stream as the one before them did, or (False) whose successor does."""
+        found: dict[Matrix, bool] = {}
+        last: Project | None = None
+        for phase, _ in self.program.phases():
+            if not isinstance(phase, Project):
+                continue
+            if last is not None and isinstance(phase.source, Normed) and phase.source == last.source:
+                found |= {last.matrix: False, phase.matrix: True}
+            last = phase if isinstance(phase.source, Normed) else last if not phase.owe else None
+        return found
+
+    @cached_property
+    def everywhere(self) -> set[Matrix]:
+        """Matrices whose norm every block needs: another stream begins with what they multiply."""
+        found, last = set[Matrix](), dict[Normed, Matrix]()
+        for phase, _ in self.program.phases():
+            if isinstance(phase, Project) and isinstance(phase.source, Normed):
+                last[phase.source] = phase.matrix
+            elif isinstance(phase, Begin) and isinstance(phase.source, Normed):
+                found.add(last[phase.source])
+        return found
+
+    def owner(self, stream: str) -> Matrix:
+        """Return a matrix that makes the rows of a stream, by whose blocks they are kept."""
+        return next(it.matrix for it, _ in self.program.phases() if isinstance(it, Project) and it.owe == stream)
+
+    @property
+    def chunk_words(self) -> int:
+        """Of the largest chunk."""
+        return max(self.chunks(matrix).words for matrix in self.matrices)
+
+    @property
+    def result_floats(self) -> int:
+        """Of the sums of a group."""
+        sets = max(1, 16 // self.sessions)
+        return max(sets * self.sessions * 8 * self.tiling(matrix).tiles for matrix in self.matrices)
+
+    def few_bytes_of_units(self, attend: Attend) -> int:
+        """The bytes of the keys and values of few positions, of all heads of all sessions, in global memory."""
+        h, rows = attend.heads, self.counts[attend.layer] * self.counts[attend.position]
+        return self.sessions * h.kv_heads * 2 * rows * h.head_dim * KEPT_BYTES[h.kept]
+
+    def _unit_bytes(self, attend: Attend) -> int:
+        h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads
+        positions = self.counts.get(attend.position, attend.near)
+        near = share * 4 * (h.head_dim + positions) + KEPT_BYTES[h.kept] * h.head_dim * (1 + positions)
+        if attend.position:
+            return share * 4 * (h.head_dim + positions)
+        return max(near, super().attend_bytes(replace(attend, near=0)) + self._parts_bytes(h)) + 64
+
+    def _parts_bytes(self, heads: Heads) -> int:
+        members, share = self.members(heads), heads.heads // heads.kv_heads
+        slices = max(1, share // members)
+        quads = heads.head_dim // 4 // max(1, members // share)
+        return members * members * 16 * slices * (1 + quads)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: an upper bound, which the text asserts."""
+        kept = sum(4 * self.sessions * 8 * self.tiling(self.owner(stream)).tiles for stream, _ in self.program.streams)
+        seen = max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)) // 8
+        units = sum(self._unit_bytes(attend) for attend in self.program.attends)
+        small = self.sessions * 4 * (16 + 3) + seen + _SMALL
+        ring = self.schedule.slots * SLOT_SHARED_BYTES
+        return ring + 8 * self.chunk_words + 4 * self.result_floats + kept + units + small
+
+    @property
+    def fewest_slots(self) -> int:
+        """Of a ring: the weights of a chain lie in it together, for all sets; or those of a span."""
+        cuts = [(self.chunks(matrix), self.tiling(matrix).tiles) for matrix in self.matrices]
+        most = max(cut.sets * cut.chain * tiles * FRAGMENT_BYTES for cut, tiles in cuts)
+        return divide_up(most, SLOT_BYTES) + 1
+
+
+def sessions_layout(program: Program, alone: Schedule, sessions: int, arch: str) -> SessionsLayout:
+    """Lay out a program for many sessions, in as many blocks as a single one has: so it has the same bits.
+
+    Raises DoesNotFit where shared memory does not suffice.
+    """
+    many = for_sessions(program)
+    bare = SessionsLayout(many, replace(alone, slots=0), sessions)
+    free = shared_limit(arch) - bare.shared_bytes
+    if arch_number(arch) < 90:
+        return bare
+    slots = min(alone.slots, free // SLOT_SHARED_BYTES)
+    if slots < bare.fewest_slots:
+        got = f"{bare.shared_bytes} bytes of shared memory, and {bare.fewest_slots} slots of {SLOT_SHARED_BYTES}"
+        raise DoesNotFit(expected=f"at most {shared_limit(arch)} bytes", got=got, todo="ask for fewer sessions")
+    return SessionsLayout(many, replace(alone, slots=slots, ahead=min(alone.ahead, slots)), sessions)

@@ -1,0 +1,269 @@
+"""A program for many sessions -> the request for its kernel: calls of functions in kernels/phases/sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from onekernel.jit.generate import float_literal
+from onekernel.jit.request import KernelRequest, Line, Parameter
+from onekernel.megakernel.generate import WORKERS, KernelText
+from onekernel.megakernel.layout import divide_up
+from onekernel.megakernel.phase_text import KEPT, PhaseText, heads_name, heads_type, type_name
+from onekernel.megakernel.program import (
+    Attend, Begin, CodeRow, FrameSum, Given, Matrix, Normed, Phase, Plain, Project, Sample, Vector,
+)  # fmt: skip
+from onekernel.megakernel.sessions.check import check
+from onekernel.megakernel.sessions.layout import CHOSEN, SessionsLayout
+
+_PARAMETERS = (
+    Parameter("weights", "const unsigned char*", alignment=16),
+    Parameter("vectors", "const float*", alignment=16),
+    Parameter("rotation", "const float*", alignment=16),
+    Parameter("exchanged", "int*", alignment=16),
+    Parameter("tables", "const bfloat16*", alignment=16),  # as for one session
+    Parameter("sub_tables", "const float*", alignment=16),
+    Parameter("few", "unsigned char*", alignment=16),  # keys and values of the predictor
+    Parameter("table", "const long long*", alignment=16),  # `Session` of each place
+    Parameter("steps", "int"),
+    Parameter("capacity", "int"),
+)
+
+
+def sessions_request(layout: SessionsLayout, arch: str) -> KernelRequest:
+    """Write the kernel of a program for many sessions. Raises InvalidInput for a program that `check` refuses."""
+    check(layout)
+    rows = next(phase.matrix.kind for phase, _ in layout.program.phases() if isinstance(phase, Project))
+    parameters = (replace(one, type=f"const {rows}*") if one.name == "tables" else one for one in _PARAMETERS)
+    return KernelRequest(
+        layout.program.name, arch, tuple(parameters), WORKERS + (32 if layout.schedule.slots else 0),
+        headers=("phases/sessions/attend.cuh", "phases/sample.cuh"),
+        constants=(("kBlocks", layout.schedule.blocks), ("kSessions", layout.sessions)),
+        body=tuple(Line(text) for text in _Kernel(layout).lines()),
+        cooperative=True, shared=layout.shared_bytes, min_blocks=1,
+    )  # fmt: skip
+
+
+class _Phases(PhaseText):
+    """Writes the lines of a phase."""
+
+    layout: SessionsLayout
+
+    def vectors_of(self, matrix: Matrix) -> str:
+        """Spell the geometry of the vectors that a matrix multiplies."""
+        return f"Operands<{matrix.columns}, kSessions>"
+
+    def _taken(self, exchange: str) -> Matrix:
+        """Return a matrix that multiplies what an exchange holds; they all cut its columns alike."""
+        projects = [phase for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        return next(it.matrix for it in projects if exchange in (getattr(it.source, name, "") for name in _NAMES))
+
+    def _next_norm(self, exchange: str, *, begins: bool) -> str:
+        """Spell the weights under which the next reader of a stream wants it."""
+        sources = [phase.source for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        weights = [source.weight for source in sources if isinstance(source, Normed) and source.owed == exchange]
+        each = next(weight for weight in weights if weight.per)
+        behind = next((weight for weight in weights if not weight.per), None)
+        if begins:
+            return f"vectors + {self.layout.vectors[each]}"
+        if behind is None:
+            return self._vector(each)
+        (layer,) = each.per
+        later = f"vectors + {self.layout.vectors[each]} + ({layer} + 1) * {each.width}"
+        return f"({layer} == {self.layout.counts[layer] - 1} ? {self._vector(behind)} : {later})"
+
+    def _begin(self, phase: Begin) -> Iterator[str]:
+        stream, owner = phase.stream, self.layout.owner(phase.stream)
+        vectors = self.vectors_of(self._taken(phase.owed))
+        given = f"memory.{stream}, {phase.owed}, {self._next_norm(phase.owed, begins=True)}"
+        names = f"{type_name(owner.name)}, {vectors}, {owner.kind}"
+        yield f"begin_stream<{names}>({given}, [&](int session, int tile, int row, float (&values)[8]) {{"
+        yield from (f"  {line}" for line in self._rows_of(phase))
+        yield "});"
+        if isinstance(phase.source, Given):
+            yield f"{phase.source.exchange}.end_use();"
+
+    def _rows_of(self, phase: Begin) -> Iterator[str]:
+        """Write how eight rows of a stream are made."""
+        source, width = phase.source, self.program.width(phase.stream)
+        if isinstance(source, FrameSum):
+            first, rest = source.rows[0], source.rows[-1]
+            code = "memory.spoken.codes[session][code]"
+            yield "#pragma unroll 4"
+            yield f"for (int code = 0; code < {len(source.rows)}; ++code)"
+            place = f"(code == 0 ? 0 : {first} + (code - 1) * {rest}) + {code}"
+            yield f"  add_eight(row_of<{width}>(tables, {place}) + row, values);"
+            yield "const int frame = memory.spoken.frames[session] + step;"
+            yield "const int last = static_cast<int>(sessions[session].text_rows);"
+            yield f"add_eight(row_of<{width}>(sessions[session].text, (frame < last ? frame : last) - 1) + row, values);"
+        elif isinstance(source, CodeRow):
+            place = f"(place == 1 ? 0 : {source.rows[0]} + (place - 2) * {source.rows[-1]})"
+            row = f"{place} + memory.spoken.codes[session][place - 1]"
+            yield f"add_eight(row_of<{width}>(sub_tables, {row}) + row, values);"
+        elif isinstance(source, Given):
+            yield f"await_eight<{width}>({source.exchange}, session, row, values);"
+        elif isinstance(source, Normed):
+            yield f"const float* scale = {self._vector(source.weight)} + row;"
+            yield "for (int i = 0; i < 8; ++i) {"
+            kept = f"memory.{source.stream}.at[session][tile][i]"
+            yield f"  const float normed = rounded_product({kept}, scale[i]);"
+            yield "  values[i] = rounded_product(normed, memory.shared.factors[turn ^ 1][session]);"
+            yield "}"
+
+    def _project(self, phase: Project) -> Iterator[str]:
+        matrix, source, kind = type_name(phase.matrix.name), phase.source, phase.matrix.kind
+        normed = "true" if isinstance(source, Normed) else "false"
+        everywhere = "true" if phase.matrix in self.layout.everywhere else "false"
+        names = f"{self.schedule.patience}, {matrix}, {self.vectors_of(phase.matrix)}, {normed}, {everywhere}"
+        ends = "true" if self.layout.reread.get(phase.matrix, True) else "false"
+        source_name = source.owed if isinstance(source, Normed) else source.exchange
+        epsilon = float_literal(source.epsilon) if isinstance(source, Normed) else "0.0f"
+        given = f"memory.shared, turn, patience, reader, {source_name}, {ends}, {epsilon}"
+        yield f"project_sessions<{names}>({given}, {self._finish(phase, kind)});"
+
+    def _finish(self, phase: Project, kind: str) -> str:
+        if phase.owe:
+            owner = type_name(self.layout.owner(phase.owe).name)
+            names = f"{self.vectors_of(self._taken(phase.into))}, {kind}, KeptRows<{owner}, kSessions>"
+            silent = " && ".join(phase.silent) or "false"
+            given = f"{phase.into}, memory.{phase.owe}, {self._next_norm(phase.into, begins=False)}, !({silent})"
+            return f"AddToStream<{names}>{{{given}}}"
+        if phase.finish == "gate":
+            return f"PublishGates<{self.vectors_of(self._taken(phase.into))}, {kind}>{{{phase.into}}}"
+        bias = self._vector(phase.bias) if phase.bias is not None else "nullptr"
+        return f"PublishRows<{phase.matrix.rows}>{{{phase.into}, {bias}}}"
+
+    def _attend(self, phase: Attend) -> Iterator[str]:
+        heads, matrix = heads_name(phase.heads), self._taken(phase.into)
+        unit = f"{heads}Alone"
+        norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
+        yield f"patience.wait({self.schedule.patience});"
+        yield f"for_units<{unit}, kSessions, kBlocks>({phase.queries},"
+        yield "    [&](int session, int kv_head, const Exchange& its) {"
+        yield f"  const int at = {phase.position or 'sessions[session].position_at(step)'};"
+        rotation = f"rotation + at * {heads}::kHeadDim"
+        operands = f"{norms[0]}, {norms[1]}, {rotation}, at, {float_literal(phase.epsilon)}"
+        yield f"  const HeadOperands<float> operands{{{operands}}};"
+        to = f"ToContext<{heads}, {self.vectors_of(matrix)}, {matrix.kind}>"
+        yield f"  const {to} to{{{phase.into}, session, kv_head}};"
+        if phase.position:
+            layers, positions = self.layout.counts[phase.layer], self.layout.counts[phase.position]
+            kept = f"FewOfUnit<{unit}, {layers}, {positions}>"
+            yield f"  auto& kept = reinterpret_cast<{kept}*>(few)[session * {unit}::kKvHeads + kv_head];"
+            given = f"memory.few, kept, its, operands, kv_head, {phase.layer}, to"
+            yield f"  attend_unit_few<{heads}, {unit}, {positions}>({given});"
+        else:
+            cache = f"static_cast<{KEPT[phase.heads.kept]}*>(sessions[session].cache)"
+            start = f"{cache} + {phase.layer} * Cache<{heads}>::elements(capacity)"
+            yield f"  const Cache<{heads}> kept{{{start}, capacity, kv_head}};"
+            given = "its, operands, kept, kv_head, to"
+            yield f"  if (at < {phase.near})"
+            yield f"    attend_unit_near<{heads}, {unit}, {phase.near}>(memory.unit.near, {given});"
+            yield "  else"
+            yield f"    attend_unit_far<{heads}, {unit}>(memory.unit.far, {given});"
+        yield "});"
+        yield "patience.since = clock_ticks();"
+
+    def _sample(self, phase: Sample) -> Iterator[str]:
+        place, rules = phase.place or "0", "NoRules{}"
+        draw = f"memory.draw.draw(frames, {place})"
+        yield "int code = 0;"
+        yield "if (static_cast<int>(blockIdx.x) < kSessions) {"
+        yield f"  const Exchange its{{mail, {phase.exchange}.start + static_cast<int>(blockIdx.x) * {phase.vocab}, {phase.exchange}.number}};"
+        yield f"  {self.entries(phase)}"
+        if not phase.place:
+            rules = f"memory.draw.rules({phase.codes}, {phase.end}, frames >= 2)"
+        yield f"  code = sample(memory.draw, patience, its, {phase.exchange}_entries, {draw}, {rules});"
+        if not phase.place:
+            yield "  remember(memory.draw, code);"
+            yield f"  if (code == {phase.end}) code = 0;  // said all the same, and nobody listens"
+        yield "  if (threadIdx.x == 0) {"
+        yield f"    memory.draw.codes[{place}] = code;"
+        yield f"    sessions[blockIdx.x].said[step * 16 + {place}] = code;"
+        yield "  }"
+        yield "} else {"
+        yield f"  {phase.exchange}.end_use();"
+        yield "}"
+        yield f"tell_codes(memory.spoken, {CHOSEN}, {place}, code);"
+        if phase.place:
+            yield f"if ({phase.place} == {self.layout.counts[phase.place] - 1}) ++frames;"
+
+    def lines(self, phase: Phase) -> Iterator[str]:
+        """Write a phase; what is declared in it, ends with it."""
+        if isinstance(phase, Sample):
+            yield "{"
+            yield from (f"  {line}" for line in super().lines(phase))
+            yield "}"
+        else:
+            yield from super().lines(phase)
+
+
+_NAMES = ("exchange", "owed")  # of a source
+
+
+class _Kernel(KernelText):
+    """Writes the lines of a body."""
+
+    layout: SessionsLayout
+
+    def __init__(self, layout: SessionsLayout) -> None:
+        super().__init__(layout, _Phases(layout), traced=False)
+
+    def types(self) -> Iterator[str]:
+        most = min(12, 6 * 32 // self.layout.sessions)
+        for matrix in self.layout.matrices:
+            sizes = f"{matrix.rows}, {matrix.columns}, kBlocks, {matrix.kind}, {most}"
+            yield f"  using {type_name(matrix.name)} = Matrix<{sizes}>;"
+        for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
+            yield f"  {heads_type(heads, self.layout.members(heads))}"
+            yield "  " + heads_type(heads, 1).replace(f"using {heads_name(heads)} ", f"using {heads_name(heads)}Alone ")
+        yield "  struct Memory {"
+        if self.schedule.slots:
+            yield f"    Ring<{self.schedule.slots}> ring;"
+        yield f"    SessionsMemory<kSessions, {self.layout.chunk_words}, {self.layout.result_floats}> shared;"
+        for attend in self.program.attends:
+            heads = heads_name(attend.heads)
+            if attend.position:
+                yield f"    AloneMemory<{heads}Alone, {self.layout.counts[attend.position]}, 1> few;"
+            else:
+                yield f"    UnitMemory<{heads}, {heads}Alone, {attend.near}> unit;"
+        for stream, _ in self.program.streams:
+            yield f"    KeptRows<{type_name(self.layout.owner(stream).name)}, kSessions> {stream};"
+        yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
+        yield "    SpokenMemory<kSessions> spoken;"
+        yield "  };"
+        yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
+
+    def begin(self) -> Iterator[str]:
+        yield "  constexpr int first = 0;  // each session has a position of its own"
+        yield "  auto& memory = *dynamic_storage<Memory>();"
+        yield "  const auto* sessions = reinterpret_cast<const Session*>(table);"
+        yield f"  const unsigned char* stream = weights + blockIdx.x * {self.layout.stream_bytes}ll;"
+        if self.schedule.slots:
+            yield from self.writer()
+            yield f"  RingWindow<{self.schedule.slots}> reader{{memory.ring}};"
+        else:
+            yield "  DirectWindow reader;"
+        yield "  Mail mail{reinterpret_cast<unsigned*>(exchanged), ~static_cast<unsigned>(*exchanged)};"
+        for number, exchange in enumerate(self.program.exchanges):
+            yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
+        yield "  Patience patience;"
+        yield "  int turn = 0, frames = 0;"
+        yield "  memory.spoken.load(sessions);"
+        yield "  if (static_cast<int>(blockIdx.x) < kSessions) {"
+        yield "    memory.draw.load(sessions[blockIdx.x].request, sessions[blockIdx.x].options);"
+        yield "    frames = sessions[blockIdx.x].request[2];"
+        yield "  }"
+        yield "  workers_barrier();"
+
+    def put(self, phase: Phase) -> Iterator[str]:
+        if isinstance(phase, Project):
+            yield f"copy_of<{type_name(phase.matrix.name)}>()"
+
+    def end(self) -> Iterator[str]:
+        yield "  mail.report();"
+        yield "  if (blockIdx.x == 0 && threadIdx.x == 0) *exchanged = static_cast<int>(~mail.parities);"
+        yield "  if (static_cast<int>(blockIdx.x) < kSessions) {"
+        yield "    memory.draw.store(sessions[blockIdx.x].request);"
+        yield "    if (threadIdx.x == 0) sessions[blockIdx.x].request[2] = frames;"
+        yield "  }"
