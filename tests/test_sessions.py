@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
 
+from decoders import SPEECH
 from onekernel.device.emulated import EmulatedDevice, Order
+from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import DecoderShape, SpeechShape, speech_decoder
 from onekernel.megakernel.generate import kernel_request
 from onekernel.megakernel.layout import Layout, Schedule
-from onekernel.megakernel.sessions.layout import sessions_layout
+from onekernel.megakernel.program import Item, Project, Repeat, When
+from onekernel.megakernel.schedule import schedule_for
+from onekernel.megakernel.sessions.check import faults
+from onekernel.megakernel.sessions.layout import SESSIONS, Chunks, SessionsLayout, for_sessions, sessions_layout
 from onekernel.megakernel.sessions.text import sessions_request
 from onekernel.speech.lm.frames import FrameKernel
 from onekernel.speech.lm.sessions import SessionsKernel
 from onekernel.speech.request import Sampling
 
 BLOCKS, NEAR, CAPACITY = 8, 4, 32
-PREDICTOR = DecoderShape(2, 256, 256, 4, 2, 64, 200, head_norms=True)
-EQUAL = SpeechShape(DecoderShape(2, 256, 512, 4, 2, 64, 264, head_norms=True), PREDICTOR, 16, 200, 250)
-WIDER = SpeechShape(DecoderShape(1, 512, 768, 8, 2, 64, 264), PREDICTOR, 16, 200, 250)
+PREDICTOR = DecoderShape(1, 256, 256, 4, 2, 64, 104, head_norms=True)
+EQUAL = SpeechShape(DecoderShape(2, 256, 512, 4, 2, 64, 264, head_norms=True), PREDICTOR, 16, 100, 250)
+WIDER = SpeechShape(DecoderShape(1, 512, 768, 8, 2, 64, 264), PREDICTOR, 16, 100, 250)
 GREEDY = Sampling(do_sample=False, sub_do_sample=False)
 
 
@@ -79,30 +84,95 @@ def begun(one: FrameKernel, count: int) -> tuple[list[Any], list[torch.Tensor]]:
     """Begin requests of different lengths, seeds and ways to draw, each with a first frame."""
     requests, texts = [], []
     for number in range(count):
-        asked = GREEDY if number % 3 == 1 else Sampling()
-        request = one.request(asked, 7 + number)
-        hidden = one.shape.talker.hidden
-        prompt = weights(one.shape).draw(f"prompt {number}", (1 + number % 5, hidden))
-        text = weights(one.shape).draw(f"text {number}", (1 + number % 4, hidden))
-        request.say(prompt, text, 1)
+        request = one.request(GREEDY if number == 1 else Sampling(), 7 + number)
+        rows = partial(weights(one.shape).draw, size=(1 + 2 * number, one.shape.talker.hidden))
+        request.say(rows(f"prompt {number}"), rows(f"text {number}"), 1)
         requests.append(request)
-        texts.append(text)
+        texts.append(rows(f"text {number}"))
     return requests, texts
 
 
 @pytest.mark.parametrize(
-    ("shape", "sessions", "present"), [(EQUAL, 2, 2), (EQUAL, 8, 5), (WIDER, 4, 4)], ids=["2", "5 of 8", "wider"]
+    ("shape", "sessions", "present", "arch", "order"),
+    [
+        (EQUAL, 2, 2, "sm_90", Order.ASCENDING),
+        (EQUAL, 8, 3, "sm_90", Order.RANDOM),
+        (WIDER, 4, 3, "sm_80", Order.LAGGING),
+    ],
+    ids=["two", "three of eight", "a wider talker, without a ring"],
 )
-def test_sessions_say_what_each_says_alone(shape: SpeechShape, sessions: int, present: int) -> None:
+def test_sessions_say_what_each_says_alone(
+    shape: SpeechShape, sessions: int, present: int, arch: str, order: Order
+) -> None:
     """Codes, keys and values, and what is remembered: all bits, launch by launch, near positions and far ones."""
     one = alone(shape)
     apart, texts = begun(one, present)
     together, _ = begun(one, present)
-    kernel = many(one, sessions)
+    kernel = many(one, sessions, arch, order=order, seed=3)
     for frames in (1, 2):
         said = kernel.say(together, texts, frames)
         expected = [request.say(None, text, frames) for request, text in zip(apart, texts, strict=True)]
         assert said.tolist() == [frames.tolist() for frames in expected]
-    for one_, other in zip(apart, together, strict=True):
-        assert torch.equal(one_.memory, other.memory)
-        assert torch.equal(one_.cache.view(torch.int16), other.cache.view(torch.int16))
+    assert max(request.position for request in apart) > NEAR
+    for its, other in zip(apart, together, strict=True):
+        assert torch.equal(its.memory, other.memory)
+        assert torch.equal(its.cache.view(torch.int16), other.cache.view(torch.int16))
+
+
+@pytest.mark.parametrize("sessions", SESSIONS)
+@pytest.mark.parametrize("shape", SPEECH, ids=["0.6B", "1.7B"])
+def test_released_sizes_have_a_layout_that_is_safe(shape: SpeechShape, sessions: int) -> None:
+    layout = released(shape, sessions)
+    assert list(faults(layout)) == []
+    assert layout.schedule.slots >= layout.fewest_slots
+
+
+@cache
+def released(shape: SpeechShape, sessions: int) -> SessionsLayout:
+    schedule = schedule_for(speech_decoder(shape), 132, "sm_90")
+    return sessions_layout(speech_decoder(shape, paired=False), schedule, sessions, "sm_90")
+
+
+def test_a_value_that_may_be_overwritten_is_found() -> None:
+    """If the last layer's result of the first place, which nobody needs, were published, a slow block could miss it."""
+    layout = released(SPEECH[0], 8)
+    loud = replace(layout.program, body=spoken(layout.program.body))
+    (fault, *_) = faults(SessionsLayout(loud, layout.schedule, 8))
+    assert fault == "sub_fed published twice before it is awaited"
+
+
+def spoken(body: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Take back what makes a phase silent."""
+    return tuple(
+        replace(item, body=spoken(item.body))
+        if isinstance(item, Repeat | When)
+        else replace(item, silent=())
+        if isinstance(item, Project)
+        else item
+        for item in body
+    )
+
+
+@pytest.mark.parametrize("columns", [256, 512, 768, 1024, 2048, 3072, 6144])
+@pytest.mark.parametrize("sessions", SESSIONS)
+def test_chunks_hold_all_columns(columns: int, sessions: int) -> None:
+    cut = Chunks(columns, sessions)
+    assert cut.part % cut.chain == 0
+    assert 4 * cut.words <= 32768
+    assert cut.words * (8 // cut.sets // cut.together) * (cut.steps // cut.part) == columns * sessions
+
+
+def test_what_sessions_cannot_have_is_refused() -> None:
+    one = alone(EQUAL)
+    kernel = many(one, 2)
+    with pytest.raises(InvalidInput, match="1 to 2 requests"):
+        kernel.say([], [], 1)
+    program = for_sessions(speech_decoder(EQUAL, NEAR, paired=False))
+    with pytest.raises(InvalidInput, match="leave places empty"):
+        SessionsLayout(program, Schedule(BLOCKS), 3)
+    narrow = replace(EQUAL, talker=replace(EQUAL.talker, inner=96))
+    with pytest.raises(InvalidInput, match="whole spans"):
+        SessionsLayout(for_sessions(speech_decoder(narrow, NEAR, paired=False)), Schedule(BLOCKS), 2)
+    other = FrameKernel(one.kernel, Layout(speech_decoder(EQUAL, NEAR), Schedule(4)), EQUAL, CAPACITY)
+    with pytest.raises(InvalidInput, match="use as many blocks"):
+        SessionsKernel(kernel.kernel, kernel.layout, other)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from itertools import islice, product
+from operator import or_
 
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.layout import Layout, divide_up
@@ -98,8 +99,7 @@ def _walk(program: Program, first: int, far: int) -> Iterator[Phase]:
 
 def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
     """List what a phase awaits and publishes; `owed` is what is added to its residual stream, or dropped, before."""
-    every = range(layout.schedule.blocks)
-    all_of_all = (_set(every),) * len(every)
+    every, all_of_all = range(layout.schedule.blocks), (_set(range(layout.schedule.blocks)),) * layout.schedule.blocks
     if isinstance(phase, Begin):
         if owed is not None:
             yield Event("await", owed, every, all_of_all)
@@ -211,16 +211,10 @@ def _known(read: Event, between: list[Event], writers: range) -> bool:
 
 def _union(said: dict[int, Blocks], hears: Blocks) -> Blocks:
     """Return all that the blocks of a set have said."""
-    union = 0
-    for block, known in said.items():
-        if hears >> block & 1:
-            union |= known
-    return union
+    return reduce(or_, (known for block, known in said.items() if hears >> block & 1), 0)
 
 
-def _residual(
-    phases: Iterable[Phase], events_of: EventsOf, events: list[Event], begins_owe: bool
-) -> Iterator[str]:
+def _residual(phases: Iterable[Phase], events_of: EventsOf, events: list[Event], begins_owe: bool) -> Iterator[str]:
     """Append all events; find what is owed to a residual stream at the wrong time, and tokens of no candidates."""
     debts: dict[str, str] = {}  # by stream
     considered = False

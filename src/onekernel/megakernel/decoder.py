@@ -153,35 +153,40 @@ def speech_decoder(shape: SpeechShape, near: int = NEAR, *, paired: bool = True)
     tables = (vocab, *(sub_vocab,) * (shape.places - 1))
     final = talker.normed("final_norm", "fed", ())
     carried: tuple[Project, ...] = ()
-    second = 1 if paired else 0
-    begin = Begin(predictor.stream, final, "sub_fed", vector=second)
+    begin = Begin(predictor.stream, final, "sub_fed", vector=1 if paired else 0)
     if shape.talker.hidden != shape.predictor.hidden:
         matrix = Matrix("projection", shape.predictor.hidden, shape.talker.hidden, kind=shape.talker.weights)
         bias = Vector("projection_bias", shape.predictor.hidden)
         carried = (Project(matrix, final, "publish", "carried", bias=bias),)
-        begin = Begin(predictor.stream, Given("carried"), "sub_fed", vector=second)
-    unheard = "place == 0", f"depth == {shape.predictor.layers - 1}"
-    layers: tuple[Item, ...] = (replace(predictor, silent=unheard).layers(),)
-    if paired:
-        layers = When("place == 1", (replace(predictor, vectors=2).layers(),)), When("place > 1", (predictor.layers(),))
-    head = Matrix("sub_head", sub_vocab, shape.predictor.hidden, ("place",), shape.predictor.weights)
+        begin = replace(begin, source=Given("carried"))
     frame: tuple[Item, ...] = (
         Project(Matrix("head", vocab, shape.talker.hidden, kind=shape.talker.weights), final, "publish", "logits"),
         Sample("logits", vocab, codes=shape.codes, end=shape.end),
         *carried,
         begin,
-        Repeat(shape.places, "place", (
-            When("place > 0", (Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),)),
-            *layers,
-            When("place > 0", (
-                Project(head, predictor.normed("final_norm", "fed", ()), "publish", "sub_logits"),
-                Sample("sub_logits", sub_vocab, place="place"),
-            )),
-        )),
-    )  # fmt: skip
+        _places(predictor, shape.places, tables, paired),
+    )
     streams = (talker.stream, shape.talker.hidden), (predictor.stream, shape.predictor.hidden)
     more = (Exchange("carried", shape.predictor.hidden),) if carried else ()
     spoken = Exchange("logits", vocab), Exchange("sub_logits", sub_vocab), *more
     exchanges = (*talker.exchanges(), *predictor.exchanges(), *spoken)
     step = Begin(talker.stream, FrameSum(tables), "fed"), talker.layers(), When("speaks", frame)
     return Program("speech_decoder", streams, exchanges, (Repeat("steps", "step", step),))
+
+
+def _places(predictor: _Stack, places: int, tables: tuple[int, ...], paired: bool) -> Repeat:
+    """Return the loop over the codes of a frame."""
+    shape = predictor.shape
+    head = Matrix("sub_head", shape.vocab, shape.hidden, ("place",), shape.weights)
+    unheard = "place == 0", f"depth == {shape.layers - 1}"
+    layers: tuple[Item, ...] = (replace(predictor, silent=unheard).layers(),)
+    if paired:
+        layers = When("place == 1", (replace(predictor, vectors=2).layers(),)), When("place > 1", (predictor.layers(),))
+    return Repeat(places, "place", (
+        When("place > 0", (Begin(predictor.stream, CodeRow(tables[:-1]), "sub_fed"),)),
+        *layers,
+        When("place > 0", (
+            Project(head, predictor.normed("final_norm", "fed", ()), "publish", "sub_logits"),
+            Sample("sub_logits", shape.vocab, place="place"),
+        )),
+    ))  # fmt: skip

@@ -210,6 +210,12 @@ class Layout:
 
         return Mailbox(self, device)
 
+    def pack(self, matrix: Matrix, weight: Any) -> Any:
+        """Pack one matrix, a torch tensor [rows, columns]: uint8 [blocks, bytes]."""
+        from onekernel.megakernel.pack import pack_matrix
+
+        return pack_matrix(self, matrix, weight)
+
     @property
     def exchange_floats(self) -> int:
         """Of that buffer."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onekernel.megakernel.layout import CHUNK, STEP, WARPS, Layout
 from onekernel.megakernel.program import Matrix, Vector
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
 Weights = Callable[[str, tuple[int, ...]], "torch.Tensor"]  # a matrix or vector by its name and iteration
-PackOne = Callable[[Any, Matrix, "torch.Tensor"], "torch.Tensor"]  # under a layout: uint8 [blocks, bytes]
 
 
 # What a weight of a layer is made of, by the names in a checkpoint of Hugging Face.
@@ -42,7 +41,7 @@ def layer_weight(name: str, tensor: Callable[[str], torch.Tensor]) -> torch.Tens
     return torch.stack(parts, 1).flatten(0, 1) if name == "gate_up" else torch.cat(parts)
 
 
-def pack_stream(layout: Layout, weights: Weights, pack_one: PackOne | None = None) -> torch.Tensor:
+def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
     """Pack all matrices: uint8 [blocks, bytes of a block's stream], on the device of the weights."""
     import torch
 
@@ -51,7 +50,7 @@ def pack_stream(layout: Layout, weights: Weights, pack_one: PackOne | None = Non
         for number, index in enumerate(product(*(range(count) for count in section.counts))):
             place = section.start + number * section.bytes
             for matrix in section.matrices:
-                packed = (pack_one or pack_matrix)(layout, matrix, weights(matrix.name, index))
+                packed = layout.pack(matrix, weights(matrix.name, index))
                 if stream is None:
                     shape = layout.schedule.blocks, layout.stream_bytes
                     stream = torch.empty(shape, dtype=torch.uint8, device=packed.device)
@@ -61,9 +60,9 @@ def pack_stream(layout: Layout, weights: Weights, pack_one: PackOne | None = Non
     return stream
 
 
-def pack(layout: Layout, weights: Weights, pack_one: PackOne | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pack all matrices, each by `pack_one`, and all vectors, on the device where they are."""
-    return pack_stream(layout, weights, pack_one), pack_vectors(layout, weights)
+def pack(layout: Layout, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pack all matrices and all vectors, on the device where they are."""
+    return pack_stream(layout, weights), pack_vectors(layout, weights)
 
 
 def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:

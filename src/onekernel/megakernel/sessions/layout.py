@@ -7,19 +7,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from onekernel.device.parts import arch_number, shared_limit
 from onekernel.errors import DoesNotFit, InvalidInput
 from onekernel.megakernel.layout import (
-    FRAGMENT_BYTES, KEPT_BYTES, SLOT_BYTES, SLOT_SHARED_BYTES, STEP, WARPS, Layout, Schedule, Tiling, divide_up,
+    FRAGMENT_BYTES,
+    KEPT_BYTES,
+    SLOT_BYTES,
+    SLOT_SHARED_BYTES,
+    STEP,
+    WARPS,
+    Layout,
+    Schedule,
+    Tiling,
+    divide_up,
 )  # fmt: skip
 from onekernel.megakernel.program import (
-    Attend, Begin, Exchange, Heads, Item, Matrix, Merge, Normed, Plain, Program, Project, Repeat, Sample, When,
+    Attend,
+    Begin,
+    Exchange,
+    Heads,
+    Item,
+    Matrix,
+    Merge,
+    Normed,
+    Plain,
+    Program,
+    Project,
+    Repeat,
+    Sample,
+    When,
 )  # fmt: skip
+from onekernel.megakernel.sessions.pack import pack_for_sessions
 
 SESSIONS = (2, 4, 8, 16, 32)  # of a launch
 CHOSEN = "chosen"  # the exchange of the codes that were drawn
-SESSION_WORDS = 8  # of what the host says of a session (kernels/phases/sessions/rows.cuh)
 _MOST_SUMS = 12  # of tiles and pairs that a warp keeps in registers
 _SMALL = 2048  # bytes of shared memory for what is small
 
@@ -173,10 +196,20 @@ class SessionsLayout(Layout):
         sets = max(1, 16 // self.sessions)
         return max(sets * self.sessions * 8 * self.tiling(matrix).tiles for matrix in self.matrices)
 
-    def few_bytes_of_units(self, attend: Attend) -> int:
+    @property
+    def few_of_all(self) -> int:
         """The bytes of the keys and values of few positions, of all heads of all sessions, in global memory."""
+        (attend,) = (attend for attend in self.program.attends if attend.position)
         h, rows = attend.heads, self.counts[attend.layer] * self.counts[attend.position]
         return self.sessions * h.kv_heads * 2 * rows * h.head_dim * KEPT_BYTES[h.kept]
+
+    def shares_heads_as(self, other: Layout) -> bool:
+        """Say whether heads have as many members: else sums have another order."""
+        return all(self.members(it.heads) == other.members(it.heads) for it in self.program.attends)
+
+    def pack(self, matrix: Matrix, weight: Any) -> Any:
+        """Pack one matrix, a torch tensor [rows, columns]: uint8 [blocks, bytes]."""
+        return pack_for_sessions(self, matrix, weight)
 
     def _unit_bytes(self, attend: Attend) -> int:
         h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads

@@ -1,4 +1,4 @@
-"""Weights of a program for many sessions: the fragments of a chunk of columns stand together, of all tiles of a group."""
+"""Weights of a program for many sessions: fragments of a step stand together, of all tiles of a group."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from onekernel.megakernel.layout import WARPS
 from onekernel.megakernel.pack import fragments_of
 from onekernel.megakernel.program import Matrix
-from onekernel.megakernel.sessions.layout import SessionsLayout
 
 if TYPE_CHECKING:
     import torch
+
+    from onekernel.megakernel.sessions.layout import SessionsLayout
 
 
 def pack_for_sessions(layout: SessionsLayout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:

@@ -8,10 +8,18 @@ from dataclasses import replace
 from onekernel.jit.generate import float_literal
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.generate import WORKERS, KernelText
-from onekernel.megakernel.layout import divide_up
 from onekernel.megakernel.phase_text import KEPT, PhaseText, heads_name, heads_type, type_name
 from onekernel.megakernel.program import (
-    Attend, Begin, CodeRow, FrameSum, Given, Matrix, Normed, Phase, Plain, Project, Sample, Vector,
+    Attend,
+    Begin,
+    CodeRow,
+    FrameSum,
+    Given,
+    Matrix,
+    Normed,
+    Phase,
+    Project,
+    Sample,
 )  # fmt: skip
 from onekernel.megakernel.sessions.check import check
 from onekernel.megakernel.sessions.layout import CHOSEN, SessionsLayout
@@ -94,8 +102,9 @@ class _Phases(PhaseText):
             place = f"(code == 0 ? 0 : {first} + (code - 1) * {rest}) + {code}"
             yield f"  add_eight(row_of<{width}>(tables, {place}) + row, values);"
             yield "const int frame = memory.spoken.frames[session] + step;"
-            yield "const int last = static_cast<int>(sessions[session].text_rows);"
-            yield f"add_eight(row_of<{width}>(sessions[session].text, (frame < last ? frame : last) - 1) + row, values);"
+            yield "const int rows = static_cast<int>(sessions[session].text_rows);"
+            yield f"const float* text = row_of<{width}>(sessions[session].text, (frame < rows ? frame : rows) - 1);"
+            yield "add_eight(text + row, values);"
         elif isinstance(source, CodeRow):
             place = f"(place == 1 ? 0 : {source.rows[0]} + (place - 2) * {source.rows[-1]})"
             row = f"{place} + memory.spoken.codes[session][place - 1]"
@@ -169,7 +178,8 @@ class _Phases(PhaseText):
         draw = f"memory.draw.draw(frames, {place})"
         yield "int code = 0;"
         yield "if (static_cast<int>(blockIdx.x) < kSessions) {"
-        yield f"  const Exchange its{{mail, {phase.exchange}.start + static_cast<int>(blockIdx.x) * {phase.vocab}, {phase.exchange}.number}};"
+        start = f"{phase.exchange}.start + static_cast<int>(blockIdx.x) * {phase.vocab}"
+        yield f"  const Exchange its{{mail, {start}, {phase.exchange}.number}};"
         yield f"  {self.entries(phase)}"
         if not phase.place:
             rules = f"memory.draw.rules({phase.codes}, {phase.end}, frames >= 2)"
@@ -222,11 +232,11 @@ class _Kernel(KernelText):
             yield f"    Ring<{self.schedule.slots}> ring;"
         yield f"    SessionsMemory<kSessions, {self.layout.chunk_words}, {self.layout.result_floats}> shared;"
         for attend in self.program.attends:
-            heads = heads_name(attend.heads)
+            name = heads_name(attend.heads)
             if attend.position:
-                yield f"    AloneMemory<{heads}Alone, {self.layout.counts[attend.position]}, 1> few;"
+                yield f"    AloneMemory<{name}Alone, {self.layout.counts[attend.position]}, 1> few;"
             else:
-                yield f"    UnitMemory<{heads}, {heads}Alone, {attend.near}> unit;"
+                yield f"    UnitMemory<{name}, {name}Alone, {attend.near}> unit;"
         for stream, _ in self.program.streams:
             yield f"    KeptRows<{type_name(self.layout.owner(stream).name)}, kSessions> {stream};"
         yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"

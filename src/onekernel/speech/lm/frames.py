@@ -13,7 +13,7 @@ from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import SpeechShape
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
-from onekernel.megakernel.pack import pack, pack_matrix
+from onekernel.megakernel.pack import pack
 from onekernel.speech.request import Sampling
 
 Weights = Callable[[str, tuple[int, ...]], torch.Tensor]  # by the names of the program
@@ -22,8 +22,6 @@ Tables = Callable[[int], torch.Tensor]  # of the codes of a place
 
 class PackedSpeech:
     """A speech program with its weights, packed for the blocks of a device; requests share it."""
-
-    pack_one = staticmethod(pack_matrix)
 
     def __init__(self, layout: Layout, shape: SpeechShape, positions: int) -> None:
         """Make room for `positions` of a request. The weights come with `load`."""
@@ -34,7 +32,7 @@ class PackedSpeech:
     def load(self, weights: Weights, table: Tables, sub_table: Tables) -> None:
         """Pack all weights, on the device where they are."""
         talker, places = self.shape.talker, range(self.shape.places)
-        stream, vectors = pack(self.layout, weights, self.pack_one)
+        stream, vectors = pack(self.layout, weights)
         rotation = torch.from_numpy(rotations(self.positions, talker.head_dim, talker.theta)).to(stream.device)
         self.operands = stream, vectors, rotation
         tables = torch.cat([table(place) for place in places]).to(getattr(torch, talker.weights)).contiguous()

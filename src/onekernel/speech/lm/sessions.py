@@ -12,10 +12,7 @@ import torch
 
 from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
-from onekernel.megakernel.decoder import SpeechShape
-from onekernel.megakernel.program import Attend
-from onekernel.megakernel.sessions.layout import SESSION_WORDS, SessionsLayout
-from onekernel.megakernel.sessions.pack import pack_for_sessions
+from onekernel.megakernel.sessions.layout import SessionsLayout
 from onekernel.speech.lm.frames import FrameKernel, FrameMemory, PackedSpeech
 from onekernel.speech.request import Sampling
 
@@ -24,7 +21,6 @@ class SessionsKernel(PackedSpeech):
     """A speech program as one kernel for up to `layout.sessions` requests to a `FrameKernel`."""
 
     layout: SessionsLayout
-    pack_one = staticmethod(pack_for_sessions)
 
     def __init__(self, kernel: Kernel, layout: SessionsLayout, alone: FrameKernel) -> None:
         """Take requests of `alone`, whose cache they share. The weights come with `load`.
@@ -33,8 +29,7 @@ class SessionsKernel(PackedSpeech):
         """
         super().__init__(layout, alone.shape, alone.positions)
         self.kernel = kernel
-        heads = {phase.heads for phase, _ in layout.program.phases() if isinstance(phase, Attend)}
-        if any(layout.members(one) != alone.layout.members(one) for one in heads):
+        if not layout.shares_heads_as(alone.layout):
             got = f"{layout.schedule.blocks} blocks, {alone.layout.schedule.blocks} for single requests"
             raise InvalidInput(expected="heads shared out as for single requests", got=got, todo="use as many blocks")
         self._mailbox: Any = None
@@ -43,8 +38,7 @@ class SessionsKernel(PackedSpeech):
     def _begin(self) -> None:
         device = self.tables[0].device
         self._mailbox = self.layout.mailbox(device)
-        few = sum(self.layout.few_bytes_of_units(it) for it in self.layout.program.attends if it.position)
-        self._few = torch.empty(few, dtype=torch.uint8, device=device)
+        self._few = torch.empty(self.layout.few_of_all, dtype=torch.uint8, device=device)
         self._idle = [FrameMemory(self, Sampling(), 0) for _ in range(self.layout.sessions)]
         for memory in self._idle:
             memory.cache.zero_()
@@ -59,20 +53,21 @@ class SessionsKernel(PackedSpeech):
         """
         if not 1 <= len(requests) <= self.layout.sessions or len(texts) != len(requests):
             got = f"{len(requests)} requests and {len(texts)} texts"
-            raise InvalidInput(expected=f"1 to {self.layout.sessions} requests with a text each", got=got, todo="split them")
+            raise InvalidInput(
+                expected=f"1 to {self.layout.sessions} requests with a text each", got=got, todo="split them"
+            )
         if self._mailbox is None:
             self._begin()
         device = self.tables[0].device
         said = torch.empty((self.layout.sessions, frames, self.shape.places), dtype=torch.int32, device=device)
         rows = [text.float().contiguous() for text in texts]
         spare = torch.zeros((1, self.shape.talker.hidden), device=device)
-        table = []
+        table = []  # `Session` of kernels/phases/sessions/rows.cuh
         for place, (request, idle) in enumerate(zip(_padded(requests, self.layout.sessions), self._idle, strict=True)):
             memory, text = (idle, spare) if request is None else (request, rows[place])
             row = memory.cache, said[place], text, memory.options, memory.memory
             moves = int(request is not None)
             table.append([*(tensor.data_ptr() for tensor in row), memory.position, len(text), moves])
-        assert all(len(row) == SESSION_WORDS for row in table)
         self.kernel.launch(
             *self.operands, self._mailbox.words, *self.tables, self._few, torch.tensor(table, device=device), frames,
             self.positions, grid=self.layout.schedule.blocks, stream=stream,
