@@ -167,7 +167,7 @@ class KernelText:
                     section = None if has_weights(item) else section
                     yield _opening(item)
                     if isinstance(item, Repeat) and not self.schedule.slots:
-                        yield f"  forget({item.index});  // else places of all weights are kept in registers"
+                        yield f"  forget({item.index});  // else what depends on it alone is kept in registers"
                     if isinstance(item, Repeat) and isinstance(item.count, str):
                         yield f"  const int position = first + {item.index};"
                     yield from inner

@@ -41,7 +41,7 @@ struct ProjectMemory {
 // Fragments that were taken from the stream before the vector was there: of whole tiles, where those are small.
 template <class M>
 struct Held {
-  static constexpr int kMost = M::kSteps >= 8 ? 3 : 5;
+  static constexpr int kMost = M::kSteps < 8 ? 5 : kArchitecture >= 90 ? 3 : 2;  // more would spill
   static constexpr int kWhole = kMost / M::kPeriod > 0 ? kMost / M::kPeriod * M::kPeriod : kMost;
   static constexpr int kChunks = M::kChunks < kWhole ? M::kChunks : kWhole;
   Fragment at[kChunks][kChunk];

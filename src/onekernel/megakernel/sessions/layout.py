@@ -226,13 +226,18 @@ class SessionsLayout(Layout):
         return members * members * 16 * slices * (1 + quads)
 
     @property
+    def levels(self) -> int:
+        """How often two neighbouring spans of a set are added, two of those sums, and so on."""
+        return (WARPS // max(1, 16 // self.sessions)).bit_length() - 1
+
+    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
         kept = sum(4 * self.sessions * 8 * self.tiling(self.owner(stream)).tiles for stream, _ in self.program.streams)
         seen = max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)) // 8
         units = sum(self._unit_bytes(attend) for attend in self.program.attends)
         small = self.sessions * 4 * (16 + 3) + seen + _SMALL
-        ring = self.schedule.slots * SLOT_SHARED_BYTES
+        ring = self.schedule.slots * SLOT_SHARED_BYTES + 4 * self.levels * _MOST_SUMS * WARPS * 16
         return ring + 8 * self.chunk_words + 4 * self.result_floats + kept + units + small
 
     @property

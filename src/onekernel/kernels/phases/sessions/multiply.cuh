@@ -3,6 +3,8 @@
 #pragma once
 #include "phases/sessions/operand.cuh"
 
+constexpr int kMostSums = 12;  // of a warp: tiles times pairs of sessions
+
 // How the warps of a set share tiles and pairs: as few sums for each as can be, then the fewest bytes from shared
 // memory.
 template <int kTiles, int kPairs, int kWarpsOfSet>
@@ -69,19 +71,23 @@ struct DirectWindow {
 };
 
 // What the phases of a block keep in shared memory.
-template <int kSessions, int kChunkWords, int kResults>
+template <int kSessions, int kChunkWords, int kResults, int kLevels>
 struct SessionsMemory {
   alignas(16) unsigned chunks[2][kChunkWords];
   alignas(16) float results[kResults];  // [sets][sessions][rows]
   float factors[2][kSessions];
+  float waiting[kLevels > 0 ? kLevels * kMostSums * kWorkers / 2 : 1];
 };
 
-// The sums of a warp. Spans are added as `sum_of_warps` adds them: two neighbours, then two of those, and so on.
+// The sums of a warp. Spans are added as `sum_of_warps` adds them: two neighbours, then two of those, and so on; what
+// waits for its neighbour does so in shared memory, by even lanes, which have the same as those behind them.
 template <class M, class V>
 struct SessionSums {
   using Own = Shares<M::kTiles, V::kPairs, kWarps / V::kSets>;
-  static constexpr int kTiles = Own::kOwnTiles, kPairs = Own::kOwnPairs, kLevels = 3;
-  float rows[kTiles][kPairs], levels[kLevels][kTiles][kPairs];
+  static constexpr int kTiles = Own::kOwnTiles, kPairs = Own::kOwnPairs;
+  static_assert(kTiles * kPairs <= kMostSums, "room for them");
+  float* waiting;
+  float rows[kTiles][kPairs];
 
   ONEKERNEL_DEVICE static int warp_of_set() { return warp_index() % (kWarps / V::kSets); }
   ONEKERNEL_DEVICE static int set() { return warp_index() / (kWarps / V::kSets); }
@@ -93,21 +99,24 @@ struct SessionSums {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p) {
-        float sum = rows[t][p] + shuffle_xor(rows[t][p], 1);
-        bool open = true;
+      for (int p = 0; p < kPairs; ++p) rows[t][p] += shuffle_xor(rows[t][p], 1);
+    if (lane_index() % 2 != 0) return;
+#pragma unroll 1
+    for (int level = 0; 2 << level <= V::kRounds; ++level) {
+      float* its = waiting + level * kMostSums * (kWorkers / 2) + threadIdx.x / 2;
+      const bool waits = (round >> level & 1) == 0;
 #pragma unroll
-        for (int level = 0; level < kLevels; ++level) {
-          if (!open || 2 << level > V::kRounds) continue;
-          if (round >> level & 1)
-            sum = levels[level][t][p] + sum;
-          else {
-            levels[level][t][p] = sum;
-            open = false;
-          }
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) {
+          float& other = its[(t * kPairs + p) * (kWorkers / 2)];
+          if (waits)
+            other = rows[t][p];
+          else
+            rows[t][p] = other + rows[t][p];
         }
-        rows[t][p] = sum;
-      }
+      if (waits) return;
+    }
   }
 
   // Behind the last one: [sets][sessions][rows of the group].
@@ -210,6 +219,7 @@ ONEKERNEL_DEVICE float sum_of_sets(const float* results, int session, int row) {
 // Finish the rows of a group, eight of a session by each thread.
 template <class M, class V, class Memory, class Finish>
 ONEKERNEL_DEVICE void finish_rows(const Memory& memory, const float* factors, int group, Finish finish) {
+#pragma unroll 1
   for (int task = threadIdx.x; task < M::kTiles * V::kSessions; task += kWorkers) {
     const int session = task % V::kSessions, tile = task / V::kSessions;
     const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + 8 * tile;
@@ -246,7 +256,7 @@ ONEKERNEL_DEVICE void project_sessions(Memory& memory, int& turn, Patience_& pat
   }
 #pragma unroll 1
   for (int group = 0; group < M::kGroups; ++group) {
-    SessionSums<M, V> sums;
+    SessionSums<M, V> sums{memory.waiting};
     if (group > 0) arriving.look(from, 0);
     reader.open_group();
 #pragma unroll 1

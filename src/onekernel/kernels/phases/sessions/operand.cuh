@@ -133,7 +133,8 @@ ONEKERNEL_DEVICE void find_factors(const Exchange& exchange, float epsilon, floa
 #pragma unroll
   for (int half = kAtOnce / 2; half > 0; half /= 2)
 #pragma unroll
-    for (int at = 0; at < half; ++at) sums[at] += sums[at + half];
+    for (int at = 0; at < kAtOnce / 2; ++at)
+      if (at < half) sums[at] += sums[at + half];
   float sum = sums[0];
 #pragma unroll
   for (int distance = 1; distance < kWarps; distance *= 2) sum += shuffle_xor(sum, distance);

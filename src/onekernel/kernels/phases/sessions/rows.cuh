@@ -82,6 +82,7 @@ struct KeptRows {
 // Begin a stream: `make` gives eight of its rows for a session.
 template <class M, class V, class T, class Stream, class Make>
 ONEKERNEL_DEVICE void begin_stream(Stream& stream, const Exchange& exchange, const float* weight, Make make) {
+#pragma unroll 1
   for (int task = threadIdx.x; task < M::kTiles * V::kSessions; task += kWorkers) {
     const int session = task % V::kSessions, tile = task / V::kSessions;
     const int row = blockIdx.x * M::kGroupRows + 8 * tile;
