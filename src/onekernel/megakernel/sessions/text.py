@@ -230,8 +230,8 @@ class _Kernel(KernelText):
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
-        sizes = self.layout.chunk_words, self.layout.result_floats, self.layout.levels
-        yield f"    SessionsMemory<kSessions, {', '.join(map(str, sizes))}> shared;"
+        floats = f"{self.layout.chunk_words}, {self.layout.result_floats}, {self.layout.levels}"
+        yield f"    SessionsMemory<kSessions, {floats}> shared;"
         for attend in self.program.attends:
             name = heads_name(attend.heads)
             if attend.position:

@@ -5,7 +5,7 @@ What a request says does not depend on those beside it: it has the same bits as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,11 +51,24 @@ class SessionsKernel(PackedSpeech):
         Each has said a frame before, alone; `texts` has rows for them as `FrameRequest.say` does. Raises InvalidInput
         for too many requests.
         """
+        said = self.prepare(requests, texts, frames)(stream)
+        for request in requests:
+            request.position += frames
+        return said
+
+    def prepare(
+        self,
+        requests: Sequence[FrameMemory],
+        texts: Sequence[torch.Tensor],
+        frames: int,
+        *,
+        position: int | None = None,
+    ) -> Callable[[Any], torch.Tensor]:
+        """Return a function that launches this on a stream, again and again: from `position` on, or where they are."""
         if not 1 <= len(requests) <= self.layout.sessions or len(texts) != len(requests):
+            expected = f"1 to {self.layout.sessions} requests with a text each"
             got = f"{len(requests)} requests and {len(texts)} texts"
-            raise InvalidInput(
-                expected=f"1 to {self.layout.sessions} requests with a text each", got=got, todo="split them"
-            )
+            raise InvalidInput(expected=expected, got=got, todo="split them")
         if self._mailbox is None:
             self._begin()
         device = self.tables[0].device
@@ -66,15 +79,20 @@ class SessionsKernel(PackedSpeech):
         for place, (request, idle) in enumerate(zip(_padded(requests, self.layout.sessions), self._idle, strict=True)):
             memory, text = (idle, spare) if request is None else (request, rows[place])
             row = memory.cache, said[place], text, memory.options, memory.memory
-            moves = int(request is not None)
-            table.append([*(tensor.data_ptr() for tensor in row), memory.position, len(text), moves])
-        self.kernel.launch(
+            its = memory.position if position is None or request is None else position
+            table.append([*(tensor.data_ptr() for tensor in row), its, len(text), int(request is not None)])
+        operands = (
             *self.operands, self._mailbox.words, *self.tables, self._few, torch.tensor(table, device=device), frames,
-            self.positions, grid=self.layout.schedule.blocks, stream=stream,
+            self.positions,
         )  # fmt: skip
-        for request in requests:
-            request.position += frames
-        return said[: len(requests)]
+        kept = rows, spare
+
+        def launch(stream: Any = None) -> torch.Tensor:
+            assert kept  # until the launch has read it
+            self.kernel.launch(*operands, grid=self.layout.schedule.blocks, stream=stream)
+            return said[: len(requests)]
+
+        return launch
 
     def check(self) -> None:
         """Raise DeviceError if a block of the last launches waited in vain."""
