@@ -22,6 +22,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SLOW = ("test_megakernel_speech.py", "test_sessions.py", "test_megakernel_cubins.py", "test_verify_gpu.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: else one of the workers is left with it at the end."""
+    items.sort(key=lambda item: item.path.name not in SLOW)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep compiled kernels of this run in a folder of its own, which its workers share."""

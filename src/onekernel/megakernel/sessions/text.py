@@ -155,6 +155,7 @@ class _Phases(PhaseText):
         yield f"  const HeadOperands<float> operands{{{operands}}};"
         to = f"ToContext<{heads}, {self.vectors_of(matrix)}, {matrix.kind}>"
         yield f"  const {to} to{{{phase.into}, session, kv_head}};"
+        yield f"  if (sessions[session].moves == 0) return skip_unit<{unit}>(to);"
         if phase.position:
             layers, positions = self.layout.counts[phase.layer], self.layout.counts[phase.position]
             kept = f"FewOfUnit<{unit}, {layers}, {positions}>"

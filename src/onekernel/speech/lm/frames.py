@@ -52,6 +52,15 @@ class FrameKernel(PackedSpeech):
         return FrameRequest(self, asked, seed)
 
 
+def remembered(speech: PackedSpeech, asked: Sampling, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return how a request draws, and the memory of one that begins."""
+    device = speech.tables[0].device
+    words = np.zeros(speech.layout.request_ints, np.uint32)
+    words[:2] = seed & 0xFFFFFFFF, seed >> 32
+    options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
+    return options, torch.from_numpy(words.view(np.int32)).to(device)
+
+
 class FrameMemory:
     """The memory of a request on its way: its keys and values, and what is remembered of it."""
 
@@ -61,10 +70,7 @@ class FrameMemory:
         kept = speech.layout.cached(speech.positions)
         self.cache = torch.full((kept,), torch.nan, dtype=getattr(torch, shape.talker.kept), device=device)
         self.mailbox = speech.layout.mailbox(device)
-        self.options = torch.tensor(_options(asked), dtype=torch.float32, device=device)
-        words = np.zeros(speech.layout.request_ints, np.uint32)
-        words[:2] = seed & 0xFFFFFFFF, seed >> 32
-        self.memory = torch.from_numpy(words.view(np.int32)).to(device)
+        self.options, self.memory = remembered(speech, asked, seed)
         self.position = 0
 
 

@@ -5,7 +5,7 @@ What a request says does not depend on those beside it: it has the same bits as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
 from onekernel.megakernel.sessions.layout import SessionsLayout
-from onekernel.speech.lm.frames import FrameKernel, FrameMemory, PackedSpeech
+from onekernel.speech.lm.frames import FrameKernel, FrameMemory, PackedSpeech, remembered
 from onekernel.speech.request import Sampling
 
 
@@ -33,15 +33,13 @@ class SessionsKernel(PackedSpeech):
             got = f"{layout.schedule.blocks} blocks, {alone.layout.schedule.blocks} for single requests"
             raise InvalidInput(expected="heads shared out as for single requests", got=got, todo="use as many blocks")
         self._mailbox: Any = None
-        self._idle: list[FrameMemory] = []
+        self._idle: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def _begin(self) -> None:
         device = self.tables[0].device
         self._mailbox = self.layout.mailbox(device)
         self._few = torch.empty(self.layout.few_of_all, dtype=torch.uint8, device=device)
-        self._idle = [FrameMemory(self, Sampling(), 0) for _ in range(self.layout.sessions)]
-        for memory in self._idle:
-            memory.cache.zero_()
+        self._idle = [remembered(self, Sampling(), 0) for _ in range(self.layout.sessions)]
 
     def say(
         self, requests: Sequence[FrameMemory], texts: Sequence[torch.Tensor], frames: int, stream: Any = None
@@ -75,15 +73,9 @@ class SessionsKernel(PackedSpeech):
         said = torch.empty((self.layout.sessions, frames, self.shape.places), dtype=torch.int32, device=device)
         rows = [text.float().contiguous() for text in texts]
         spare = torch.zeros((1, self.shape.talker.hidden), device=device)
-        table = []  # `Session` of kernels/phases/sessions/rows.cuh
-        for place, (request, idle) in enumerate(zip(_padded(requests, self.layout.sessions), self._idle, strict=True)):
-            memory, text = (idle, spare) if request is None else (request, rows[place])
-            row = memory.cache, said[place], text, memory.options, memory.memory
-            its = memory.position if position is None or request is None else position
-            table.append([*(tensor.data_ptr() for tensor in row), its, len(text), int(request is not None)])
+        table = torch.tensor(list(self._table(requests, rows, spare, said, position)), device=device)
         operands = (
-            *self.operands, self._mailbox.words, *self.tables, self._few, torch.tensor(table, device=device), frames,
-            self.positions,
+            *self.operands, self._mailbox.words, *self.tables, self._few, table, frames, self.positions,
         )  # fmt: skip
         kept = rows, spare
 
@@ -94,11 +86,25 @@ class SessionsKernel(PackedSpeech):
 
         return launch
 
+    def _table(
+        self,
+        requests: Sequence[FrameMemory],
+        rows: Sequence[torch.Tensor],
+        spare: torch.Tensor,
+        said: torch.Tensor,
+        position: int | None,
+    ) -> Iterator[list[int]]:
+        """Yield a `Session` of kernels/phases/sessions/rows.cuh for each place."""
+        for place, (options, memory) in enumerate(self._idle):
+            if place < len(requests):
+                its = requests[place]
+                begins = its.position if position is None else position
+                tensors = its.cache, said[place], rows[place], its.options, its.memory
+                yield [*(tensor.data_ptr() for tensor in tensors), begins, len(rows[place]), 1]
+            else:
+                yield [0, *(tensor.data_ptr() for tensor in (said[place], spare, options, memory)), 0, 1, 0]
+
     def check(self) -> None:
         """Raise DeviceError if a block of the last launches waited in vain."""
         if self._mailbox is not None:
             self._mailbox.check()
-
-
-def _padded(requests: Sequence[FrameMemory], count: int) -> list[FrameMemory | None]:
-    return [*requests, *(None for _ in range(count - len(requests)))]

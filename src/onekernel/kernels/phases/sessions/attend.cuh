@@ -146,6 +146,14 @@ ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, const Exchange& qkv, const
   }
 }
 
+// The result of a unit whose place no session has: it has no cache.
+template <class U, class To>
+ONEKERNEL_DEVICE void skip_unit(const To& to) {
+  const float none[4] = {};
+  for (int i = threadIdx.x; i < U::kShare * U::kHeadQuads; i += kWorkers)
+    to(i / U::kHeadQuads, i % U::kHeadQuads, none);
+}
+
 // Run what a block does for each of its units: a head of keys of a session.
 template <class U, int kSessions, int kBlocks, class Attend>
 ONEKERNEL_DEVICE void for_units(const Exchange& qkv, Attend attend) {
