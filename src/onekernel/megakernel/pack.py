@@ -92,9 +92,14 @@ def fragments_of(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.
     return padded.view(axes).permute(0, 1, 4, 3, 2, 6, 7, 5, 8).flatten(4)
 
 
+def chains_of(steps: int) -> int:
+    """Return in how many chains the products of a warp's steps are added (kernels/phases/columns.cuh)."""
+    return min(steps, 2 if steps < 8 else 4)
+
+
 def chained(steps: int) -> list[int]:
     """Return the order of a warp's steps of a tile: chains of them, whose products are added, take turns."""
-    chains = min(steps, 2 if steps < 8 else 4)
+    chains = chains_of(steps)
     if steps % chains:
         return list(range(steps))
     return [step for first in range(steps // chains) for step in range(first, steps, steps // chains)]

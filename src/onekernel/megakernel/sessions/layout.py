@@ -1,6 +1,7 @@
 """Where everything of a program lies when many sessions share its weights.
 
-The geometry of `Chunks` is spelled in kernels/phases/sessions/operand.cuh too; tests compare what both make of it.
+The geometry of `Chunks` is spelled in kernels/phases/sessions/operand.cuh too: weights that are packed otherwise than
+they are read would make other values, and the memory of a chunk is asserted there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from onekernel.megakernel.layout import (
     Tiling,
     divide_up,
 )  # fmt: skip
+from onekernel.megakernel.pack import chains_of
 from onekernel.megakernel.program import (
     Attend,
     Begin,
@@ -32,7 +34,6 @@ from onekernel.megakernel.program import (
     Matrix,
     Merge,
     Normed,
-    Plain,
     Program,
     Project,
     Repeat,
@@ -43,7 +44,7 @@ from onekernel.megakernel.sessions.pack import pack_for_sessions
 
 SESSIONS = (2, 4, 8, 16, 32)  # of a launch
 CHOSEN = "chosen"  # the exchange of the codes that were drawn
-_MOST_SUMS = 12  # of tiles and pairs that a warp keeps in registers
+_MOST_SUMS = 12  # of tiles and pairs that a warp keeps in registers (kernels/phases/sessions/multiply.cuh)
 _SMALL = 2048  # bytes of shared memory for what is small
 
 
@@ -94,7 +95,7 @@ class Chunks:
     @property
     def chain(self) -> int:
         """Steps whose products are added one after the other."""
-        chains = min(self.steps, 2 if self.steps < 8 else 4)
+        chains = chains_of(self.steps)
         return self.steps // chains if self.steps % chains == 0 else self.steps
 
     @property
@@ -133,8 +134,13 @@ class SessionsLayout(Layout):
     def tiling(self, matrix: Matrix) -> Tiling:
         """Share out a matrix: a warp keeps the sums of a group in registers."""
         tiles = divide_up(divide_up(matrix.rows, 8), self.schedule.blocks)
-        groups = divide_up(tiles, min(_MOST_SUMS, 6 * 32 // self.sessions))
+        groups = divide_up(tiles, self.most_tiles)
         return Tiling(groups, divide_up(tiles, groups), divide_up(divide_up(matrix.columns, STEP), WARPS))
+
+    @property
+    def most_tiles(self) -> int:
+        """Of a group."""
+        return min(_MOST_SUMS, 2 * WARPS * _MOST_SUMS // self.sessions)
 
     def chunks(self, matrix: Matrix) -> Chunks:
         """Return how the columns of a matrix are cut."""
@@ -145,12 +151,6 @@ class SessionsLayout(Layout):
         """The streams that exchanges carry, under the norm that comes next."""
         sources = [phase.source for phase, _ in self.program.phases() if isinstance(phase, Project)]
         return {source.owed: source.stream for source in sources if isinstance(source, Normed)}
-
-    @cached_property
-    def multiplied(self) -> set[str]:
-        """The exchanges whose values are multiplied by a matrix."""
-        sources = [phase.source for phase, _ in self.program.phases() if isinstance(phase, Project)]
-        return {source.exchange for source in sources if isinstance(source, Plain)} | set(self.owed)
 
     def width(self, exchange: Exchange) -> int:
         """Return the floats of an exchange: a vector for each session, and sums of squares of a stream."""

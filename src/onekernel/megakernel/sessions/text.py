@@ -221,9 +221,8 @@ class _Kernel(KernelText):
         super().__init__(layout, _Phases(layout), traced=False)
 
     def types(self) -> Iterator[str]:
-        most = min(12, 6 * 32 // self.layout.sessions)
         for matrix in self.layout.matrices:
-            sizes = f"{matrix.rows}, {matrix.columns}, kBlocks, {matrix.kind}, {most}"
+            sizes = f"{matrix.rows}, {matrix.columns}, kBlocks, {matrix.kind}, {self.layout.most_tiles}"
             yield f"  using {type_name(matrix.name)} = Matrix<{sizes}>;"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"

@@ -241,6 +241,8 @@ template <int kTicks, class M, class V, bool kNormed, bool kEverywhere, class Me
 ONEKERNEL_DEVICE void project_sessions(Memory& memory, int& turn, Patience_& patience, Reader& reader,
                                        const Exchange& from, bool ends, float epsilon, Finish finish) {
   static_assert(M::kRows % 8 == 0, "whole tiles");
+  static_assert(4 * V::kChunkWords <= sizeof(memory.chunks[0]), "room for a chunk");
+  static_assert(4 * V::kSets * V::kSessions * M::kGroupRows <= sizeof(memory.results), "room for a group");
   const float* factors = kNormed ? memory.factors[turn] : nullptr;
   Arriving<V> arriving;
   patience.wait(kTicks);
