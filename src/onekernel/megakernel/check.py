@@ -40,11 +40,9 @@ from onekernel.megakernel.unroll import At, condition_holds, counted, unrolled
 ITERATIONS = 4
 HEAD_DIMS = (32, 64, 128)  # of kernels/phases/heads.cuh
 _FAR = 1 << 30  # a position
-TODO = "correct the program, or give each phase as many tiles of 8 rows as there are blocks"
 PARITIES = 32  # bits of the word that says how often each exchange was used
-
-
 Blocks = int  # a set of blocks, a bit for each
+EventsOf = Callable[[Phase, str | None], tuple["Event", ...]]  # of a phase and what is owed to its stream
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,16 @@ class Event:
     hears: tuple[Blocks, ...] = ()
 
 
-EventsOf = Callable[[Phase, str | None], tuple[Event, ...]]  # of a phase and what is owed to its stream
-
-
 def check(layout: Layout) -> None:
     """Raise InvalidInput with the first fault of a program under a schedule."""
-    for fault in faults(layout):
-        raise InvalidInput(expected="a program that cannot hang, race or lose a value", got=fault, todo=TODO)
+    refuse(faults(layout))
+
+
+def refuse(found: Iterator[str]) -> None:
+    """Raise InvalidInput with the first fault, if there is one."""
+    for fault in found:
+        todo = "correct the program, or give each phase as many tiles of 8 rows as there are blocks"
+        raise InvalidInput(expected="a program that cannot hang, race or lose a value", got=fault, todo=todo)
 
 
 def faults(layout: Layout) -> Iterator[str]:
@@ -123,10 +124,9 @@ def _events(layout: Layout, phase: Phase, owed: str | None) -> Iterator[Event]:
         members = range(phase.heads.kv_heads * count)
         yield Event("await", phase.parts, members, tuple(sharing[member // count] for member in members))
         yield Event("publish", phase.into, members)
-    elif isinstance(phase, Choose):
-        yield Event("publish", phase.exchange, every)
-        yield Event("await", phase.exchange, every, all_of_all)
-    elif isinstance(phase, Sample):
+    elif isinstance(phase, Choose | Sample):
+        if isinstance(phase, Choose):
+            yield Event("publish", phase.exchange, every)
         yield Event("await", phase.exchange, every, all_of_all)
 
 

@@ -67,6 +67,8 @@ def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> Kernel
 class KernelText:
     """Writes the lines of a body; with many sessions (sessions/text.py) some of them are others."""
 
+    one_position = True  # at a step, for all blocks
+
     def __init__(self, layout: Layout, text: PhaseText, traced: bool) -> None:
         self.layout, self.program, self.schedule, self.traced = layout, layout.program, layout.schedule, traced
         self.number = 0  # of traced phases so far
@@ -111,9 +113,7 @@ class KernelText:
             yield f"  RingReader<{self.schedule.slots}> reader{{memory.ring}};"
         else:
             yield "  DirectReader reader;"
-        yield "  Mail mail{reinterpret_cast<unsigned*>(exchanged), ~static_cast<unsigned>(*exchanged)};"
-        for number, exchange in enumerate(self.program.exchanges):
-            yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
+        yield from self.mail()
         for stream, width in self.program.streams:
             yield f"  Residual<{width}, {self.program.vectors(stream)}> {stream};"
         if self.traced:
@@ -128,6 +128,11 @@ class KernelText:
             yield "  int frames = request[2];"
             yield "  memory.draw.load(request, options);"
             yield "  workers_barrier();"
+
+    def mail(self) -> Iterator[str]:
+        yield "  Mail mail{reinterpret_cast<unsigned*>(exchanged), ~static_cast<unsigned>(*exchanged)};"
+        for number, exchange in enumerate(self.program.exchanges):
+            yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
 
     def writer(self) -> Iterator[str]:
         ahead = min(self.schedule.ahead, self.schedule.slots)
@@ -168,7 +173,7 @@ class KernelText:
                     yield _opening(item)
                     if isinstance(item, Repeat) and not self.schedule.slots:
                         yield f"  forget({item.index});  // else what depends on it alone is kept in registers"
-                    if isinstance(item, Repeat) and isinstance(item.count, str):
+                    if self.one_position and isinstance(item, Repeat) and isinstance(item.count, str):
                         yield f"  const int position = first + {item.index};"
                     yield from inner
                     yield "}"

@@ -41,6 +41,11 @@ def layer_weight(name: str, tensor: Callable[[str], torch.Tensor]) -> torch.Tens
     return torch.stack(parts, 1).flatten(0, 1) if name == "gate_up" else torch.cat(parts)
 
 
+def pack(layout: Layout, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pack all matrices and all vectors, on the device where they are."""
+    return pack_stream(layout, weights), pack_vectors(layout, weights)
+
+
 def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
     """Pack all matrices: uint8 [blocks, bytes of a block's stream], on the device of the weights."""
     import torch
@@ -58,11 +63,6 @@ def pack_stream(layout: Layout, weights: Weights) -> torch.Tensor:
                 place += packed.shape[1]
     assert stream is not None
     return stream
-
-
-def pack(layout: Layout, weights: Weights) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pack all matrices and all vectors, on the device where they are."""
-    return pack_stream(layout, weights), pack_vectors(layout, weights)
 
 
 def pack_matrix(layout: Layout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:

@@ -211,10 +211,10 @@ def matrix_type(matrix: Matrix) -> str:
     return f"using {type_name(matrix.name)} = Matrix<{matrix.rows}, {matrix.columns}, kBlocks, {matrix.kind}>;"
 
 
-def heads_type(heads: Heads, members: int) -> str:
-    """Write the type of heads."""
+def heads_type(heads: Heads, members: int, suffix: str = "") -> str:
+    """Write the type of heads, whose name may have a suffix."""
     sizes = heads.heads, heads.kv_heads, heads.head_dim, members, KEPT[heads.kept]
-    return f"using {heads_name(heads)} = Heads<{', '.join(map(str, sizes))}>;"
+    return f"using {heads_name(heads)}{suffix} = Heads<{', '.join(map(str, sizes))}>;"
 
 
 def type_name(name: str) -> str:

@@ -36,6 +36,9 @@ struct Mail {
   }
 };
 
+// A value as it comes out of an exchange.
+ONEKERNEL_DEVICE float exchanged(float value) { return bits_float(float_bits(value) & ~1u); }
+
 // One exchange: its place and its number are constants wherever it is used, so that it takes no registers.
 struct Exchange {
   Mail& mail;

@@ -265,33 +265,6 @@ struct PublishGated {
 
 // ---- the phase
 
-// How a block waits for others: `wait` stands where what they made is first read, with the ticks after `since` before
-// which it is no use to ask for it. `lap` does nothing here.
-struct Patience {
-  unsigned since = 0;
-
-  ONEKERNEL_DEVICE void wait() {}
-  ONEKERNEL_DEVICE void wait(unsigned ticks) { let_pass(since, ticks); }
-  ONEKERNEL_DEVICE void lap(int) {}
-};
-
-// The same, and where the time of one warp goes: cycles by the number of a lap, in shared memory.
-struct TracedPatience {
-  unsigned* laps;
-  int base = 0;
-  unsigned since = 0, last = 0;
-
-  ONEKERNEL_DEVICE void wait() {}
-  ONEKERNEL_DEVICE void wait(unsigned ticks) { let_pass(since, ticks); }
-  ONEKERNEL_DEVICE void lap(int number) {
-    if (threadIdx.x != kTracedThread) return;
-    const unsigned now = clock_ticks();
-    laps[base + number] += now - last;
-    last = now;
-  }
-  static constexpr int kTracedThread = 1 * kWarpLanes;
-};
-
 // Whose row a thread finishes.
 template <class M, int kVectors>
 ONEKERNEL_DEVICE int vector_of() {
@@ -339,7 +312,7 @@ ONEKERNEL_DEVICE void store_squares(Memory& memory, int turn, const float (&squa
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const float its = squares[vector * kQuads + i];
-      sum += bits_float(float_bits(its + shuffle_xor(its, 1)) & ~1u);  // as through an exchange
+      sum += exchanged(its + shuffle_xor(its, 1));  // as sessions give it to each other
     }
     sum = warp_sum<2>(sum);
     if (lane_index() == 0) memory.squares[turn][vector][warp_index()] = sum;

@@ -34,3 +34,30 @@ ONEKERNEL_DEVICE float warp_maximum(float value) {
 }
 
 constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }
+
+// How a block waits for others: `wait` stands where what they made is first read, with the ticks after `since` before
+// which it is no use to ask for it. `lap` does nothing here.
+struct Patience {
+  unsigned since = 0;
+
+  ONEKERNEL_DEVICE void wait() {}
+  ONEKERNEL_DEVICE void wait(unsigned ticks) { let_pass(since, ticks); }
+  ONEKERNEL_DEVICE void lap(int) {}
+};
+
+// The same, and where the time of one warp goes: cycles by the number of a lap, in shared memory.
+struct TracedPatience {
+  unsigned* laps;
+  int base = 0;
+  unsigned since = 0, last = 0;
+
+  ONEKERNEL_DEVICE void wait() {}
+  ONEKERNEL_DEVICE void wait(unsigned ticks) { let_pass(since, ticks); }
+  ONEKERNEL_DEVICE void lap(int number) {
+    if (threadIdx.x != kTracedThread) return;
+    const unsigned now = clock_ticks();
+    laps[base + number] += now - last;
+    last = now;
+  }
+  static constexpr int kTracedThread = 1 * kWarpLanes;
+};

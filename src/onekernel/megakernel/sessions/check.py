@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 
-from onekernel.errors import InvalidInput
-from onekernel.megakernel.check import ITERATIONS, TODO, Event, blocks_of_rows, prove, shape_faults
+from onekernel.megakernel.check import ITERATIONS, Event, blocks_of_rows, prove, refuse, shape_faults
 from onekernel.megakernel.layout import divide_up
-from onekernel.megakernel.program import Attend, Begin, Given, Normed, Phase, Program, Project, Repeat, Sample
+from onekernel.megakernel.program import Attend, Begin, Given, Matrix, Normed, Phase, Program, Project, Repeat, Sample
 from onekernel.megakernel.sessions.layout import CHOSEN, SessionsLayout
 from onekernel.megakernel.unroll import At, condition_holds, counted, unrolled
 
 
 def check(layout: SessionsLayout) -> None:
     """Raise InvalidInput with the first fault of a program under a schedule."""
-    for fault in faults(layout):
-        raise InvalidInput(expected="a program that cannot hang, race or lose a value", got=fault, todo=TODO)
+    refuse(faults(layout))
 
 
 def faults(layout: SessionsLayout) -> Iterator[str]:
@@ -25,7 +23,8 @@ def faults(layout: SessionsLayout) -> Iterator[str]:
     yield from shape_faults(layout)
     if layout.sessions > layout.schedule.blocks:
         yield f"{layout.sessions} sessions draw in as many blocks, there are {layout.schedule.blocks}"
-    yield from prove((tuple(_run(layout.program)),), cache(partial(_of_phase, layout)), begins_owe=True)
+    events_of = cache(lambda phase, owed: tuple(_events(layout, phase, owed)))
+    yield from prove((tuple(_run(layout.program)),), events_of, begins_owe=True)
 
 
 def _run(program: Program) -> Iterator[Phase]:
@@ -41,22 +40,17 @@ def _run(program: Program) -> Iterator[Phase]:
         yield replace(phase, into="", owe="") if isinstance(phase, Project) and silent else phase
 
 
-def _of_phase(layout: SessionsLayout, phase: Phase, owed: str | None) -> tuple[Event, ...]:
-    return tuple(_events(layout, phase, owed))
-
-
 def _events(layout: SessionsLayout, phase: Phase, owed: str | None) -> Iterator[Event]:
     """List what a phase awaits and publishes; a stream that is read twice counts as read the second time."""
     every = range(layout.schedule.blocks)
     everybody = (1 << len(every)) - 1
     if isinstance(phase, Begin):
-        tiling = layout.tiling(layout.owner(phase.stream))
-        owners = range(min(len(every), divide_up(layout.owner(phase.stream).rows, tiling.rows)))
+        owners = _makers(layout, layout.owner(phase.stream))
         if isinstance(phase.source, Given):
             yield Event("await", phase.source.exchange, owners, (everybody,) * len(owners))
         yield Event("publish", phase.owed, owners)
     elif isinstance(phase, Project):
-        having_rows = range(min(len(every), divide_up(phase.matrix.rows, layout.tiling(phase.matrix).rows)))
+        having_rows = _makers(layout, phase.matrix)
         source = phase.source
         if not isinstance(source, Normed):
             yield Event("await", source.exchange, having_rows, (everybody,) * len(having_rows))
@@ -75,6 +69,11 @@ def _events(layout: SessionsLayout, phase: Phase, owed: str | None) -> Iterator[
         yield Event("await", phase.exchange, drawing, (everybody,) * len(drawing))
         yield Event("publish", CHOSEN, drawing)
         yield Event("await", CHOSEN, every, (everybody,) * len(every))
+
+
+def _makers(layout: SessionsLayout, matrix: Matrix) -> range:
+    """Return the blocks that have rows of a matrix."""
+    return range(min(layout.schedule.blocks, divide_up(matrix.rows, layout.tiling(matrix).rows)))
 
 
 def _heard(layout: SessionsLayout, attend: Attend, block: int) -> int:

@@ -67,7 +67,12 @@ def for_sessions(program: Program) -> Program:
     body = rewritten(program.body)
     parts = {phase.parts for phase, _ in program.phases() if isinstance(phase, Merge)}
     exchanges = tuple(exchange for exchange in program.exchanges if exchange.name not in parts)
-    return replace(program, name=f"{program.name}_sessions", exchanges=(*exchanges, Exchange(CHOSEN, 1)), body=body)
+    return replace(program, name=f"{program.name}_sessions", exchanges=(*exchanges, Exchange(CHOSEN, 4)), body=body)
+
+
+def sets_of(sessions: int) -> int:
+    """Return in how many sets the warps of a block work."""
+    return max(1, 16 // sessions)
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Chunks:
     @property
     def sets(self) -> int:
         """Of warps; each has neighbouring spans."""
-        return max(1, 16 // self.sessions)
+        return sets_of(self.sessions)
 
     @property
     def _most(self) -> int:
@@ -193,7 +198,7 @@ class SessionsLayout(Layout):
     @property
     def result_floats(self) -> int:
         """Of the sums of a group."""
-        sets = max(1, 16 // self.sessions)
+        sets = sets_of(self.sessions)
         return max(sets * self.sessions * 8 * self.tiling(matrix).tiles for matrix in self.matrices)
 
     @property
@@ -228,7 +233,7 @@ class SessionsLayout(Layout):
     @property
     def levels(self) -> int:
         """How often two neighbouring spans of a set are added, two of those sums, and so on."""
-        return (WARPS // max(1, 16 // self.sessions)).bit_length() - 1
+        return (WARPS // sets_of(self.sessions)).bit_length() - 1
 
     @property
     def shared_bytes(self) -> int:

@@ -155,7 +155,7 @@ class _Phases(PhaseText):
         yield f"  const HeadOperands<float> operands{{{operands}}};"
         to = f"ToContext<{heads}, {self.vectors_of(matrix)}, {matrix.kind}>"
         yield f"  const {to} to{{{phase.into}, session, kv_head}};"
-        yield f"  if (sessions[session].moves == 0) return skip_unit<{unit}>(to);"
+        yield f"  if (sessions[session].present == 0) return skip_unit<{unit}>(to);"
         if phase.position:
             layers, positions = self.layout.counts[phase.layer], self.layout.counts[phase.position]
             kept = f"FewOfUnit<{unit}, {layers}, {positions}>"
@@ -216,6 +216,7 @@ class _Kernel(KernelText):
     """Writes the lines of a body."""
 
     layout: SessionsLayout
+    one_position = False
 
     def __init__(self, layout: SessionsLayout) -> None:
         super().__init__(layout, _Phases(layout), traced=False)
@@ -226,7 +227,7 @@ class _Kernel(KernelText):
             yield f"  using {type_name(matrix.name)} = Matrix<{sizes}>;"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"
-            yield "  " + heads_type(heads, 1).replace(f"using {heads_name(heads)} ", f"using {heads_name(heads)}Alone ")
+            yield f"  {heads_type(heads, 1, 'Alone')}"
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
@@ -246,7 +247,6 @@ class _Kernel(KernelText):
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
 
     def begin(self) -> Iterator[str]:
-        yield "  constexpr int first = 0;  // each session has a position of its own"
         yield "  auto& memory = *dynamic_storage<Memory>();"
         yield "  const auto* sessions = reinterpret_cast<const Session*>(table);"
         yield f"  const unsigned char* stream = weights + blockIdx.x * {self.layout.stream_bytes}ll;"
@@ -255,9 +255,7 @@ class _Kernel(KernelText):
             yield f"  RingWindow<{self.schedule.slots}> reader{{memory.ring}};"
         else:
             yield "  DirectWindow reader;"
-        yield "  Mail mail{reinterpret_cast<unsigned*>(exchanged), ~static_cast<unsigned>(*exchanged)};"
-        for number, exchange in enumerate(self.program.exchanges):
-            yield f"  const Exchange {exchange.name}{{mail, {self.layout.exchanges[exchange.name]}, {number}}};"
+        yield from self.mail()
         yield "  Patience patience;"
         yield "  int turn = 0, frames = 0;"
         yield "  memory.spoken.load(sessions);"

@@ -12,13 +12,10 @@ struct Session {
   int* request;  // as in phases/sample.cuh
   long long position;
   long long text_rows;
-  long long moves;  // 0: a place that no session has, whose position stays
+  long long present;  // 0: a place that no session has
 
-  ONEKERNEL_DEVICE int position_at(int step) const { return static_cast<int>(position + moves * step); }
+  ONEKERNEL_DEVICE int position_at(int step) const { return static_cast<int>(position) + step; }
 };
-
-// As a value comes out of an exchange.
-ONEKERNEL_DEVICE float exchanged(float value) { return bits_float(float_bits(value) & ~1u); }
 
 // ---- finishing eight rows of a session
 
@@ -146,25 +143,13 @@ struct SpokenMemory {
 // Give the code that this block drew, and take those of all sessions.
 template <int kSessions>
 ONEKERNEL_DEVICE void tell_codes(SpokenMemory<kSessions>& spoken, const Exchange& chosen, int place, int code) {
-  if (threadIdx.x == 0 && static_cast<int>(blockIdx.x) < kSessions)
-    chosen.publish(blockIdx.x, bits_float(static_cast<unsigned>(code) << 1));
+  const float quad[4] = {bits_float(static_cast<unsigned>(code) << 1)};  // past the tag
+  if (threadIdx.x == 0 && static_cast<int>(blockIdx.x) < kSessions) chosen.publish(4 * blockIdx.x, quad);
   if (warp_index() == 0) {
-    const bool mine = 4 * lane_index() < kSessions;
-    const unsigned* words = chosen.words() + 4 * lane_index();
-    const unsigned parity = chosen.parity();
-    Vector<unsigned, 4> quad = {{parity, parity, parity, parity}};
-    const auto there = [&] {
-      unsigned any = 0, all = 1;
-      if (mine) quad = load_relaxed<4>(words);
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (4 * lane_index() + k < kSessions) include_both(any, all, quad.at[k], quad.at[k]);
-      return ((parity ? ~all : any) & 1u) == 0;
-    };
-    spin_together(there, "codes", chosen.mail.lost > 0 ? 0 : kMostLooks, [&] { chosen.lose(0); });
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      if (4 * lane_index() + k < kSessions) spoken.codes[4 * lane_index() + k][place] = quad.at[k] >> 1;
+    const bool mine = lane_index() < kSessions;
+    float found[1][4];
+    chosen.await(4 * lane_index(), 0, mine ? 1 : 0, found);
+    if (mine) spoken.codes[lane_index()][place] = static_cast<int>(float_bits(found[0][0]) >> 1);
   }
   chosen.end_use();
   workers_barrier();
