@@ -26,6 +26,8 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
         _launched(console, record[name], f"frames of speech in one launch and in many, {place}")
     elif name == "peers":
         _launched(console, record[name], f"frames of speech beside the public runtimes, {place}", "times ours")
+    elif name == "sessions":
+        _launched(console, record[name], f"frames of many requests in one launch, {place}")
     elif name == "soak":
         _launched(console, record[name], f"frames of speech while blocks are late, {place}")
     elif name == "text":

@@ -13,10 +13,12 @@ from onekernel.device.emulated import EmulatedDevice, Order
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.decoder import SpeechShape, speech_decoder
 from onekernel.megakernel.layout import Layout, Schedule
+from onekernel.megakernel.pack import chained, chains_of
 from onekernel.megakernel.program import Item, Project, Repeat, When
 from onekernel.megakernel.schedule import schedule_for
 from onekernel.megakernel.sessions.check import faults
-from onekernel.megakernel.sessions.layout import SESSIONS, Chunks, SessionsLayout, for_sessions, sessions_layout
+from onekernel.megakernel.sessions.layout import SESSIONS, SessionsLayout, for_sessions, sessions_layout
+from onekernel.megakernel.sessions.pack import in_chains, piece_of
 from onekernel.speech.lm.frames import FrameKernel
 from onekernel.speech.lm.sessions import SessionsKernel
 
@@ -80,13 +82,16 @@ def spoken(body: tuple[Item, ...]) -> tuple[Item, ...]:
     )
 
 
-@pytest.mark.parametrize("columns", [256, 512, 768, 1024, 2048, 3072, 6144])
-@pytest.mark.parametrize("sessions", SESSIONS)
-def test_chunks_hold_all_columns(columns: int, sessions: int) -> None:
-    cut = Chunks(columns, sessions)
-    assert cut.part % cut.chain == 0
-    assert 4 * cut.words <= 32768
-    assert cut.words * (8 // cut.sets // cut.together) * (cut.steps // cut.part) == columns * sessions
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24])
+def test_a_piece_has_steps_of_one_chain(steps: int) -> None:
+    order, chain_of = in_chains(steps), {}
+    assert sorted(order) == list(range(steps))
+    for place, step in enumerate(chained(steps)):
+        chain_of[step] = place % chains_of(steps)
+    pieces = [order[first : first + piece_of(steps)] for first in range(0, steps, piece_of(steps))]
+    assert all(len(piece) == piece_of(steps) and len({chain_of[step] for step in piece}) == 1 for piece in pieces)
+    found = [chain_of[step] for step in order]
+    assert found == sorted(found)
 
 
 def test_what_sessions_cannot_have_is_refused() -> None:

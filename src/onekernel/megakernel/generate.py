@@ -68,6 +68,7 @@ class KernelText:
     """Writes the lines of a body; with many sessions (sessions/text.py) some of them are others."""
 
     one_position = True  # at a step, for all blocks
+    laps_of = "said"  # what a traced kernel counts goes behind this
 
     def __init__(self, layout: Layout, text: PhaseText, traced: bool) -> None:
         self.layout, self.program, self.schedule, self.traced = layout, layout.program, layout.schedule, traced
@@ -98,8 +99,7 @@ class KernelText:
             if self.text.samples
             else "    ChooseMemory choose;"
         )
-        if self.traced:
-            yield f"    unsigned laps[{TRACED}];"
+        yield from self.laps()
         yield "  };"
         if self.text.samples:
             yield f'  static_assert(kRequestHead == {REQUEST_HEAD}, "where the codes of a request begin");'
@@ -116,13 +116,7 @@ class KernelText:
         yield from self.mail()
         for stream, width in self.program.streams:
             yield f"  Residual<{width}, {self.program.vectors(stream)}> {stream};"
-        if self.traced:
-            yield f"  for (int i = threadIdx.x; i < {TRACED}; i += kWorkers) memory.laps[i] = 0;"
-            yield "  workers_barrier();"
-            yield "  TracedPatience patience{memory.laps};"
-            yield "  patience.last = clock_ticks();"
-        else:
-            yield "  Patience patience;"
+        yield from self.patience()
         yield "  int turn = 0, chosen = 0;"
         if self.text.samples:
             yield "  int frames = request[2];"
@@ -158,9 +152,26 @@ class KernelText:
         yield "  }"
         if self.text.samples:
             yield "  if (blockIdx.x == 0) memory.draw.store(request);"
+        yield from self.tell_laps()
+
+    def laps(self) -> Iterator[str]:
+        if self.traced:
+            yield f"    unsigned laps[{TRACED}];"
+
+    def patience(self) -> Iterator[str]:
+        if not self.traced:
+            yield "  Patience patience;"
+            return
+        yield f"  for (int i = threadIdx.x; i < {TRACED}; i += kWorkers) memory.laps[i] = 0;"
+        yield "  workers_barrier();"
+        yield "  TracedPatience patience{memory.laps};"
+        yield "  patience.last = clock_ticks();"
+
+    def tell_laps(self) -> Iterator[str]:
         if self.traced:
             yield "  if (threadIdx.x == TracedPatience::kTracedThread)"
-            yield f"    for (int i = 0; i < {TRACED}; ++i) said[4096 + blockIdx.x * {TRACED} + i] = memory.laps[i];"
+            place = f"{self.laps_of}[4096 + blockIdx.x * {TRACED} + i]"
+            yield f"    for (int i = 0; i < {TRACED}; ++i) {place} = memory.laps[i];"
 
     def _nest(self, body: tuple[Item, ...], write: Callable[[Phase], Iterator[str]], begin: str) -> Iterator[str]:
         """Write a body and the loops in it; `begin` says where a section of the stream begins."""

@@ -1,21 +1,20 @@
 """Where everything of a program lies when many sessions share its weights.
 
-The geometry of `Chunks` is spelled in kernels/phases/sessions/operand.cuh too: weights that are packed otherwise than
-they are read would make other values, and the memory of a chunk is asserted there.
+The order of pieces (sessions/pack.py) is spelled in kernels/phases/sessions/operand.cuh too: weights that are packed otherwise than they
+are read would make other values.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from onekernel.device.parts import arch_number, shared_limit
 from onekernel.errors import DoesNotFit, InvalidInput
 from onekernel.megakernel.layout import (
-    FRAGMENT_BYTES,
+    CHUNK,
     KEPT_BYTES,
-    SLOT_BYTES,
     SLOT_SHARED_BYTES,
     STEP,
     WARPS,
@@ -24,7 +23,6 @@ from onekernel.megakernel.layout import (
     Tiling,
     divide_up,
 )  # fmt: skip
-from onekernel.megakernel.pack import chains_of
 from onekernel.megakernel.program import (
     Attend,
     Begin,
@@ -40,11 +38,13 @@ from onekernel.megakernel.program import (
     Sample,
     When,
 )  # fmt: skip
-from onekernel.megakernel.sessions.pack import pack_for_sessions
+from onekernel.megakernel.sessions.pack import pack_for_sessions, piece_of
 
 SESSIONS = (2, 4, 8, 16, 32)  # of a launch
 CHOSEN = "chosen"  # the exchange of the codes that were drawn
-_MOST_SUMS = 12  # of tiles and pairs that a warp keeps in registers (kernels/phases/sessions/multiply.cuh)
+OCTET = 8  # sessions that go through the tensor cores together
+_MOST_TILES = 6  # of a group: their sums are in registers
+_MOST_HELD = 8  # slots of the ring with the weights of a group, which wait there for the last octet
 _SMALL = 2048  # bytes of shared memory for what is small
 
 
@@ -70,60 +70,6 @@ def for_sessions(program: Program) -> Program:
     return replace(program, name=f"{program.name}_sessions", exchanges=(*exchanges, Exchange(CHOSEN, 4)), body=body)
 
 
-def sets_of(sessions: int) -> int:
-    """Return in how many sets the warps of a block work."""
-    return max(1, 16 // sessions)
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """How the columns of a matrix are cut for `sessions` vectors: into chunks of as many steps of all of them."""
-
-    columns: int
-    sessions: int
-
-    @property
-    def steps(self) -> int:
-        """Of a span, which is what one warp has with a single session."""
-        return self.columns // (WARPS * STEP)
-
-    @property
-    def sets(self) -> int:
-        """Of warps; each has neighbouring spans."""
-        return sets_of(self.sessions)
-
-    @property
-    def _most(self) -> int:
-        """Steps of a set in a chunk."""
-        return 256 // (self.sessions * self.sets)
-
-    @property
-    def chain(self) -> int:
-        """Steps whose products are added one after the other."""
-        chains = chains_of(self.steps)
-        return self.steps // chains if self.steps % chains == 0 else self.steps
-
-    @property
-    def part(self) -> int:
-        """Steps of a span in a chunk."""
-        return self.chain * _largest(self._most // self.chain, self.steps // self.chain)
-
-    @property
-    def together(self) -> int:
-        """Spans of a set in a chunk."""
-        return 1 if self.part < self.steps else _largest(self._most // self.part, WARPS // self.sets)
-
-    @property
-    def words(self) -> int:
-        """Of a chunk."""
-        return self.sessions * self.together * self.sets * self.part * STEP
-
-
-def _largest(most: int, of: int) -> int:
-    """Return the largest divisor of a number up to `most`."""
-    return next(divisor for divisor in range(min(most, of), 0, -1) if of % divisor == 0)
-
-
 class SessionsLayout(Layout):
     """The addresses of a program for many sessions; raises InvalidInput for one that they cannot have."""
 
@@ -139,17 +85,10 @@ class SessionsLayout(Layout):
     def tiling(self, matrix: Matrix) -> Tiling:
         """Share out a matrix: a warp keeps the sums of a group in registers."""
         tiles = divide_up(divide_up(matrix.rows, 8), self.schedule.blocks)
-        groups = divide_up(tiles, self.most_tiles)
-        return Tiling(groups, divide_up(tiles, groups), divide_up(divide_up(matrix.columns, STEP), WARPS))
-
-    @property
-    def most_tiles(self) -> int:
-        """Of a group."""
-        return min(_MOST_SUMS, 2 * WARPS * _MOST_SUMS // self.sessions)
-
-    def chunks(self, matrix: Matrix) -> Chunks:
-        """Return how the columns of a matrix are cut."""
-        return Chunks(matrix.columns, self.sessions)
+        steps = divide_up(divide_up(matrix.columns, STEP), WARPS)
+        most = _MOST_TILES if self.sessions <= OCTET else max(1, min(_MOST_TILES, _MOST_HELD * CHUNK // steps))
+        groups = divide_up(tiles, most)
+        return Tiling(groups, divide_up(tiles, groups), steps)
 
     @cached_property
     def owed(self) -> dict[str, str]:
@@ -191,15 +130,10 @@ class SessionsLayout(Layout):
         return next(it.matrix for it, _ in self.program.phases() if isinstance(it, Project) and it.owe == stream)
 
     @property
-    def chunk_words(self) -> int:
-        """Of the largest chunk."""
-        return max(self.chunks(matrix).words for matrix in self.matrices)
-
-    @property
     def result_floats(self) -> int:
-        """Of the sums of a group."""
-        sets = sets_of(self.sessions)
-        return max(sets * self.sessions * 8 * self.tiling(matrix).tiles for matrix in self.matrices)
+        """Of the sums of a group, of all warps for an octet."""
+        rows = max(8 * self.tiling(matrix).tiles for matrix in self.matrices)
+        return WARPS * min(self.sessions, OCTET) * (rows + 4)
 
     @property
     def few_of_all(self) -> int:
@@ -221,7 +155,7 @@ class SessionsLayout(Layout):
         positions = self.counts.get(attend.position, attend.near)
         near = share * 4 * (h.head_dim + positions) + KEPT_BYTES[h.kept] * h.head_dim * (1 + positions)
         if attend.position:
-            return share * 4 * (h.head_dim + positions)
+            return near + 64
         return max(near, super().attend_bytes(replace(attend, near=0)) + self._parts_bytes(h)) + 64
 
     def _parts_bytes(self, heads: Heads) -> int:
@@ -231,26 +165,24 @@ class SessionsLayout(Layout):
         return members * members * 16 * slices * (1 + quads)
 
     @property
-    def levels(self) -> int:
-        """How often two neighbouring spans of a set are added, two of those sums, and so on."""
-        return (WARPS // sets_of(self.sessions)).bit_length() - 1
-
-    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
-        kept = sum(4 * self.sessions * 8 * self.tiling(self.owner(stream)).tiles for stream, _ in self.program.streams)
+        kept = sum(4 * self.sessions * self.tiling(self.owner(stream)).rows for stream, _ in self.program.streams)
         seen = max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)) // 8
         units = sum(self._unit_bytes(attend) for attend in self.program.attends)
         small = self.sessions * 4 * (16 + 3) + seen + _SMALL
-        ring = self.schedule.slots * SLOT_SHARED_BYTES + 4 * self.levels * _MOST_SUMS * WARPS * 16
-        return ring + 8 * self.chunk_words + 4 * self.result_floats + kept + units + small
+        ring = self.schedule.slots * SLOT_SHARED_BYTES
+        return ring + 8 * self.result_floats + kept + units + small
 
     @property
     def fewest_slots(self) -> int:
-        """Of a ring: the weights of a chain lie in it together, for all sets; or those of a span."""
-        cuts = [(self.chunks(matrix), self.tiling(matrix).tiles) for matrix in self.matrices]
-        most = max(cut.sets * cut.chain * tiles * FRAGMENT_BYTES for cut, tiles in cuts)
-        return divide_up(most, SLOT_BYTES) + 1
+        """Of a ring: the weights of a piece lie in it together; those of a group, if octets take turns."""
+
+        def held(matrix: Matrix) -> int:
+            tiling = self.tiling(matrix)
+            return divide_up(tiling.tiles * (piece_of(tiling.steps) if self.sessions <= OCTET else tiling.steps), CHUNK)
+
+        return max(map(held, self.matrices)) + 1
 
 
 def sessions_layout(program: Program, alone: Schedule, sessions: int, arch: str) -> SessionsLayout:

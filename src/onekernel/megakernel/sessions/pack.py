@@ -1,11 +1,11 @@
-"""Weights of a program for many sessions: fragments of a step stand together, of all tiles of a group."""
+"""Weights of a program for many sessions: fragments of a piece stand together, of all tiles of a group."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from onekernel.megakernel.layout import WARPS
-from onekernel.megakernel.pack import fragments_of
+from onekernel.megakernel.pack import chains_of, fragments_of
 from onekernel.megakernel.program import Matrix
 
 if TYPE_CHECKING:
@@ -17,17 +17,30 @@ if TYPE_CHECKING:
 def pack_for_sessions(layout: SessionsLayout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
     """Pack one matrix [rows, columns], rounded to its kind: uint8 [blocks, bytes].
 
-    The order is [block, group, round / together, part, round % together, step, set, tile]: see operand.cuh.
+    The order is [block, group, piece, tile, step of the piece, warp]: see kernels/phases/sessions/multiply.cuh.
     """
     import torch
 
-    tiling, cut = layout.tiling(matrix), layout.chunks(matrix)
-    rounds = WARPS // cut.sets
-    by_span = fragments_of(layout, matrix, weight).reshape(
-        -1, tiling.tiles, cut.steps // cut.part, cut.part, cut.sets, rounds // cut.together, cut.together, 32 * 8
-    )
-    #                         group, round, part, round, step, set, tile
-    ordered = by_span.permute(0, 5, 2, 6, 3, 4, 1, 7).contiguous()
+    tiling = layout.tiling(matrix)
+    size = piece_of(tiling.steps)
+    fragments = fragments_of(layout, matrix, weight)[:, :, in_chains(tiling.steps)]
+    pieces = fragments.reshape(-1, tiling.tiles, tiling.steps // size, size, WARPS, 32 * 8)
+    ordered = pieces.transpose(1, 2).contiguous()
     packed = ordered.view(torch.uint8).view(layout.schedule.blocks, -1)
     assert packed.shape[1] == tiling.bytes
     return packed
+
+
+def piece_of(steps: int) -> int:
+    """Return how many steps of a span are a piece, whose vectors are in registers together: all of one chain."""
+    chains = chains_of(steps)
+    chain = steps // chains if steps % chains == 0 else 1
+    return next(size for size in (3, 2, 1) if chain % size == 0)
+
+
+def in_chains(steps: int) -> list[int]:
+    """Return the steps of a span, one chain behind the other."""
+    chains = chains_of(steps)
+    if steps % chains == 0:
+        return list(range(steps))
+    return [step for chain in range(chains) for step in range(chain, steps, chains)]

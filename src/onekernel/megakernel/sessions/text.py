@@ -38,8 +38,11 @@ _PARAMETERS = (
 )
 
 
-def sessions_request(layout: SessionsLayout, arch: str) -> KernelRequest:
-    """Write the kernel of a program for many sessions. Raises InvalidInput for a program that `check` refuses."""
+def sessions_request(layout: SessionsLayout, arch: str, *, traced: bool = False) -> KernelRequest:
+    """Write the kernel of a program for many sessions. Raises InvalidInput for a program that `check` refuses.
+
+    `traced`: as `kernel_request` has it; the first session says it.
+    """
     check(layout)
     rows = next(phase.matrix.kind for phase, _ in layout.program.phases() if isinstance(phase, Project))
     parameters = (replace(one, type=f"const {rows}*") if one.name == "tables" else one for one in _PARAMETERS)
@@ -47,7 +50,7 @@ def sessions_request(layout: SessionsLayout, arch: str) -> KernelRequest:
         layout.program.name, arch, tuple(parameters), WORKERS + (32 if layout.schedule.slots else 0),
         headers=("phases/sessions/attend.cuh", "phases/sample.cuh"),
         constants=(("kBlocks", layout.schedule.blocks), ("kSessions", layout.sessions)),
-        body=tuple(Line(text) for text in _Kernel(layout).lines()),
+        body=tuple(Line(text) for text in _Kernel(layout, traced).lines()),
         cooperative=True, shared=layout.shared_bytes, min_blocks=1,
     )  # fmt: skip
 
@@ -85,39 +88,35 @@ class _Phases(PhaseText):
         vectors = self.vectors_of(self._taken(phase.owed))
         given = f"memory.{stream}, {phase.owed}, {self._next_norm(phase.owed, begins=True)}"
         names = f"{type_name(owner.name)}, {vectors}, {owner.kind}"
-        yield f"begin_stream<{names}>({given}, [&](int session, int tile, int row, float (&values)[8]) {{"
+        yield f"begin_stream<{names}>({given}, [&](int session, int of_block, int row) {{"
         yield from (f"  {line}" for line in self._rows_of(phase))
         yield "});"
         if isinstance(phase.source, Given):
             yield f"{phase.source.exchange}.end_use();"
 
     def _rows_of(self, phase: Begin) -> Iterator[str]:
-        """Write how eight rows of a stream are made."""
+        """Write how a row of a stream is made."""
         source, width = phase.source, self.program.width(phase.stream)
         if isinstance(source, FrameSum):
             first, rest = source.rows[0], source.rows[-1]
-            code = "memory.spoken.codes[session][code]"
-            yield "#pragma unroll 4"
-            yield f"for (int code = 0; code < {len(source.rows)}; ++code)"
-            place = f"(code == 0 ? 0 : {first} + (code - 1) * {rest}) + {code}"
-            yield f"  add_eight(row_of<{width}>(tables, {place}) + row, values);"
+            yield "float sum = 0.0f;"
+            yield "#pragma unroll"
+            yield f"for (int code = 0; code < {len(source.rows)}; ++code) {{"
+            place = f"(code == 0 ? 0 : {first} + (code - 1) * {rest}) + memory.spoken.codes[session][code]"
+            yield f"  sum += to_float(row_of<{width}>(tables, {place})[row]);"
+            yield "}"
             yield "const int frame = memory.spoken.frames[session] + step;"
             yield "const int rows = static_cast<int>(sessions[session].text_rows);"
-            yield f"const float* text = row_of<{width}>(sessions[session].text, (frame < rows ? frame : rows) - 1);"
-            yield "add_eight(text + row, values);"
+            yield f"return sum + row_of<{width}>(sessions[session].text, (frame < rows ? frame : rows) - 1)[row];"
         elif isinstance(source, CodeRow):
             place = f"(place == 1 ? 0 : {source.rows[0]} + (place - 2) * {source.rows[-1]})"
-            row = f"{place} + memory.spoken.codes[session][place - 1]"
-            yield f"add_eight(row_of<{width}>(sub_tables, {row}) + row, values);"
+            yield f"return row_of<{width}>(sub_tables, {place} + memory.spoken.codes[session][place - 1])[row];"
         elif isinstance(source, Given):
-            yield f"await_eight<{width}>({source.exchange}, session, row, values);"
+            yield f"return await_one({source.exchange}, session * {width} + row);"
         elif isinstance(source, Normed):
-            yield f"const float* scale = {self._vector(source.weight)} + row;"
-            yield "for (int i = 0; i < 8; ++i) {"
-            kept = f"memory.{source.stream}.at[session][tile][i]"
-            yield f"  const float normed = rounded_product({kept}, scale[i]);"
-            yield "  values[i] = rounded_product(normed, memory.shared.factors[turn ^ 1][session]);"
-            yield "}"
+            yield f"const float normed = rounded_product(memory.{source.stream}.at[session][of_block], "
+            yield f"    ({self._vector(source.weight)})[row]);"
+            yield "return rounded_product(normed, memory.shared.factors[turns.factors ^ 1][session]);"
 
     def _project(self, phase: Project) -> Iterator[str]:
         matrix, source, kind = type_name(phase.matrix.name), phase.source, phase.matrix.kind
@@ -127,13 +126,14 @@ class _Phases(PhaseText):
         ends = "true" if self.layout.reread.get(phase.matrix, True) else "false"
         source_name = source.owed if isinstance(source, Normed) else source.exchange
         epsilon = float_literal(source.epsilon) if isinstance(source, Normed) else "0.0f"
-        given = f"memory.shared, turn, patience, reader, {source_name}, {ends}, {epsilon}"
+        given = f"memory.shared, turns, patience, reader, {source_name}, {ends}, {epsilon}"
         yield f"project_sessions<{names}>({given}, {self._finish(phase, kind)});"
 
     def _finish(self, phase: Project, kind: str) -> str:
         if phase.owe:
             owner = type_name(self.layout.owner(phase.owe).name)
-            names = f"{self.vectors_of(self._taken(phase.into))}, {kind}, KeptRows<{owner}, kSessions>"
+            vectors = self.vectors_of(self._taken(phase.into))
+            names = f"{type_name(phase.matrix.name)}, {vectors}, {kind}, KeptRows<{owner}, kSessions>"
             silent = " && ".join(phase.silent) or "false"
             given = f"{phase.into}, memory.{phase.owe}, {self._next_norm(phase.into, begins=False)}, !({silent})"
             return f"AddToStream<{names}>{{{given}}}"
@@ -158,20 +158,22 @@ class _Phases(PhaseText):
         yield f"  if (sessions[session].present == 0) return skip_unit<{unit}>(to);"
         if phase.position:
             layers, positions = self.layout.counts[phase.layer], self.layout.counts[phase.position]
-            kept = f"FewOfUnit<{unit}, {layers}, {positions}>"
-            yield f"  auto& kept = reinterpret_cast<{kept}*>(few)[session * {unit}::kKvHeads + kv_head];"
-            given = f"memory.few, kept, its, operands, kv_head, {phase.layer}, to"
-            yield f"  attend_unit_few<{heads}, {unit}, {positions}>({given});"
+            kept = f"FewOfUnit<{unit}, {positions}>"
+            start = f"((session * {unit}::kKvHeads + kv_head) * {layers} + {phase.layer}) * {2 * positions}"
+            place = f"reinterpret_cast<{KEPT[phase.heads.kept]}*>(few) + {start} * {unit}::kHeadDim"
+            given = f"memory.few, patience, its, operands, {kept}{{{place}}}, kv_head, to"
+            yield f"  attend_unit_near<{heads}, {unit}, {positions}>({given});"
         else:
             cache = f"static_cast<{KEPT[phase.heads.kept]}*>(sessions[session].cache)"
             start = f"{cache} + {phase.layer} * Cache<{heads}>::elements(capacity)"
             yield f"  const Cache<{heads}> kept{{{start}, capacity, kv_head}};"
             given = "its, operands, kept, kv_head, to"
             yield f"  if (at < {phase.near})"
-            yield f"    attend_unit_near<{heads}, {unit}, {phase.near}>(memory.unit.near, {given});"
+            yield f"    attend_unit_near<{heads}, {unit}, {phase.near}>(memory.unit.near, patience, {given});"
             yield "  else"
-            yield f"    attend_unit_far<{heads}, {unit}>(memory.unit.far, {given});"
+            yield f"    attend_unit_far<{heads}, {unit}>(memory.unit.far, patience, {given});"
         yield "});"
+        yield "patience.lap(2);"
         yield "patience.since = clock_ticks();"
 
     def _sample(self, phase: Sample) -> Iterator[str]:
@@ -196,6 +198,7 @@ class _Phases(PhaseText):
         yield f"  {phase.exchange}.end_use();"
         yield "}"
         yield f"tell_codes(memory.spoken, {CHOSEN}, {place}, code);"
+        yield "patience.lap(3);"
         if phase.place:
             yield f"if ({phase.place} == {self.layout.counts[phase.place] - 1}) ++frames;"
 
@@ -218,12 +221,15 @@ class _Kernel(KernelText):
     layout: SessionsLayout
     one_position = False
 
-    def __init__(self, layout: SessionsLayout) -> None:
-        super().__init__(layout, _Phases(layout), traced=False)
+    laps_of = "sessions[0].said"
+
+    def __init__(self, layout: SessionsLayout, traced: bool) -> None:
+        super().__init__(layout, _Phases(layout), traced)
 
     def types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
-            sizes = f"{matrix.rows}, {matrix.columns}, kBlocks, {matrix.kind}, {self.layout.most_tiles}"
+            tiles = self.layout.tiling(matrix).tiles
+            sizes = f"{matrix.rows}, {matrix.columns}, kBlocks, {matrix.kind}, {tiles}"
             yield f"  using {type_name(matrix.name)} = Matrix<{sizes}>;"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"
@@ -231,18 +237,18 @@ class _Kernel(KernelText):
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
-        floats = f"{self.layout.chunk_words}, {self.layout.result_floats}, {self.layout.levels}"
-        yield f"    SessionsMemory<kSessions, {floats}> shared;"
+        yield f"    SessionsMemory<kSessions, {self.layout.result_floats}> shared;"
         for attend in self.program.attends:
             name = heads_name(attend.heads)
             if attend.position:
-                yield f"    AloneMemory<{name}Alone, {self.layout.counts[attend.position]}, 1> few;"
+                yield f"    NearMemory<{name}Alone, {self.layout.counts[attend.position]}> few;"
             else:
                 yield f"    UnitMemory<{name}, {name}Alone, {attend.near}> unit;"
         for stream, _ in self.program.streams:
             yield f"    KeptRows<{type_name(self.layout.owner(stream).name)}, kSessions> {stream};"
         yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
         yield "    SpokenMemory<kSessions> spoken;"
+        yield from self.laps()
         yield "  };"
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
 
@@ -256,8 +262,9 @@ class _Kernel(KernelText):
         else:
             yield "  DirectWindow reader;"
         yield from self.mail()
-        yield "  Patience patience;"
-        yield "  int turn = 0, frames = 0;"
+        yield from self.patience()
+        yield "  Turns turns;"
+        yield "  int frames = 0;"
         yield "  memory.spoken.load(sessions);"
         yield "  if (static_cast<int>(blockIdx.x) < kSessions) {"
         yield "    memory.draw.load(sessions[blockIdx.x].request, sessions[blockIdx.x].options);"
@@ -276,3 +283,4 @@ class _Kernel(KernelText):
         yield "    memory.draw.store(sessions[blockIdx.x].request);"
         yield "    if (threadIdx.x == 0) sessions[blockIdx.x].request[2] = frames;"
         yield "  }"
+        yield from self.tell_laps()

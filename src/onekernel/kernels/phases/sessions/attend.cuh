@@ -37,10 +37,12 @@ struct UnitMemory {
   };
 };
 
-// Keys and values of few positions of a unit.
-template <class U, int kLayers, int kPositions>
+// Keys and values of few positions of a unit, as a cache has them.
+template <class U, int kPositions>
 struct FewOfUnit {
-  alignas(16) typename U::Kept keys[kLayers][kPositions][U::kHeadDim], values[kLayers][kPositions][U::kHeadDim];
+  typename U::Kept* start;
+
+  ONEKERNEL_DEVICE typename U::Kept* at(int place) const { return start + place * 2 * U::kHeadDim; }
 };
 
 // Where four neighbours of a head's result go.
@@ -66,34 +68,10 @@ ONEKERNEL_DEVICE void mix_slices(const Memory& memory, const typename H::Kept* v
   }
 }
 
-// Where few positions are kept by the unit itself.
-template <class H, class U, int kPositions, class Memory, class Few, class T, class To>
-ONEKERNEL_DEVICE void attend_unit_few(Memory& memory, Few& few, const Exchange& qkv, const HeadOperands<T>& at,
-                                      int kv_head, int layer, const To& to) {
-  gather_heads<U, U::kShare, U::kHeadQuads, 1>(
-      memory.queries, qkv, at, kv_head * U::kShare, 0,
-      [&](int, bool is_key, int group, const Vector<typename U::Kept, 4>& quad) {
-        store_vector((is_key ? few.keys : few.values)[layer][at.position] + 4 * group, quad);
-      },
-      kv_head);
-  workers_barrier();
-  float queries[U::kShare][U::kLaneDims];
-  load_queries<U, U::kShare>(memory.queries, queries);
-#pragma unroll 1
-  for (int first = 0; first < kPositions; first += U::kAtOnce) {
-    const int place = first + U::first_key();
-    LanePart<U> key = {};
-    if (place <= at.position) key.load_from(few.keys[layer][place]);
-    keep_scores<U, 1>(memory, queries, key, place, at.position);
-  }
-  workers_barrier();
-  mix_slices<H, kPositions>(memory, few.values[layer][0], at.position, to);
-}
-
-// The first positions of a cache.
-template <class H, class U, int kPositions, class T, class To>
-ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, const Exchange& qkv,
-                                       const HeadOperands<T>& at, const Cache<H>& cache, int kv_head, const To& to) {
+// The first positions of a cache; what it has of them is on its way before the new one is there.
+template <class H, class U, int kPositions, class T, class Patience_, class Kept, class To>
+ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, Patience_& patience, const Exchange& qkv,
+                                       const HeadOperands<T>& at, const Kept& cache, int kv_head, const To& to) {
   const int position = at.position;
   const Before<U, kPositions> before(cache, 0, position);
   before.store_values(memory.values, position);
@@ -104,6 +82,7 @@ ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, const 
         store_vector(cache.at(position) + (is_key ? 0 : U::kHeadDim) + 4 * group, quad);
       },
       kv_head);
+  patience.lap(1);
   workers_barrier();
   float queries[U::kShare][U::kLaneDims];
   load_queries<U, U::kShare>(memory.queries, queries);
@@ -119,9 +98,9 @@ ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, const 
 }
 
 // All positions, member by member; then their parts are merged.
-template <class H, class U, class Memory, class T, class To>
-ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, const Exchange& qkv, const HeadOperands<T>& at,
-                                      const Cache<H>& cache, int kv_head, const To& to) {
+template <class H, class U, class Memory, class Patience_, class T, class To>
+ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const Exchange& qkv,
+                                      const HeadOperands<T>& at, const Cache<H>& cache, int kv_head, const To& to) {
   gather_heads<U, U::kShare, U::kHeadQuads, 1>(
       memory.seen.queries, qkv, at, kv_head * U::kShare, 0,
       [&](int, bool is_key, int group, const Vector<typename U::Kept, 4>& quad) {
@@ -130,6 +109,7 @@ ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, const Exchange& qkv, const
         store_vector(cache.at(at.position) + place, quad);
       },
       kv_head);
+  patience.lap(1);
   workers_barrier();
   DirectReader reader;
 #pragma unroll 1

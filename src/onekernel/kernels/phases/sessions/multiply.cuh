@@ -1,56 +1,33 @@
-// A matrix times the vectors of many sessions. Warps of a set share the tiles of a group and the pairs of sessions, and
-// keep all sums in registers; chunks of the vectors pass through shared memory, those of the weights through the ring.
+// A matrix times the vectors of many sessions. Each warp multiplies the columns of its span, as with a single session:
+// pieces of the vectors come from an exchange into registers, weights through the ring, and partial sums of an octet
+// meet in shared memory.
 #pragma once
 #include "phases/sessions/operand.cuh"
 
-constexpr int kMostSums = 12;  // of a warp: tiles times pairs of sessions
-
-// How the warps of a set share tiles and pairs: as few sums for each as can be, then the fewest bytes from shared
-// memory.
-template <int kTiles, int kPairs, int kWarpsOfSet>
-struct Shares {
-  static constexpr int sums(int rows) { return divide_up(kTiles, rows) * divide_up(kPairs, kWarpsOfSet / rows); }
-  static constexpr int bytes(int rows) { return 2 * kTiles * (kWarpsOfSet / rows) + kPairs * rows; }
-  static constexpr int best() {
-    int found = 1;
-    for (int rows = 2; rows <= kWarpsOfSet; rows *= 2)
-      if (sums(rows) < sums(found) || (sums(rows) == sums(found) && bytes(rows) < bytes(found))) found = rows;
-    return found;
-  }
-  static constexpr int kByTiles = best(), kByPairs = kWarpsOfSet / kByTiles;
-  static constexpr int kOwnTiles = divide_up(kTiles, kByTiles), kOwnPairs = divide_up(kPairs, kByPairs);
-};
-
-// Fragments of a group, as they lie in a ring: each is read where it is. `open` waits for some, from where the last
-// ones ended; `close` frees the slots that have nothing behind them.
+// Fragments of a group, as they lie in a ring: each is read where it is. `open` waits for those below a number, `free`
+// frees the slots that have none from a number on.
 template <int kSlots>
 struct RingWindow {
   static constexpr int kSlotFragments = kSlotBytes / kFragmentBytes, kBytes = kSlots * kSlotBytes;
   Ring<kSlots>& ring;
   Turn<kSlots> opened, freed;
-  int start = 0, before = 0, ready = 0, done = 0;  // bytes to the first one; fragments of the group
+  int ready = 0, done = 0;  // fragments of the group
 
   ONEKERNEL_DEVICE void begin(const unsigned char*) {}
   ONEKERNEL_DEVICE void skip(long long) {}
-  ONEKERNEL_DEVICE void open_group() {
-    start = opened.slot * kSlotBytes;
-    before = ready = done = 0;
-  }
-  ONEKERNEL_DEVICE void open(int fragments) {
-    for (; ready < before + fragments; ready += kSlotFragments) {
+  ONEKERNEL_DEVICE void open_group() { ready = done = 0; }
+  ONEKERNEL_DEVICE void open(int below) {
+    for (; ready < below; ready += kSlotFragments) {
       mbarrier_wait_together(ring.full[opened.slot], opened.parity);
       opened.next();
     }
   }
   ONEKERNEL_DEVICE const unsigned char* at(int number) const {
-    const int place = start + number * kFragmentBytes;
+    const int place = freed.slot * kSlotBytes + (number - done) * kFragmentBytes;
     return ring.slot[0] + (place < kBytes ? place : place - kBytes);
   }
-  ONEKERNEL_DEVICE void close(int fragments, bool last) {
-    before += fragments;
-    start += fragments * kFragmentBytes;
-    if (start >= kBytes) start -= kBytes;
-    for (; done + kSlotFragments <= before || (last && done < before); done += kSlotFragments) {
+  ONEKERNEL_DEVICE void free(int below, bool last) {
+    for (; done + kSlotFragments <= below || (last && done < below); done += kSlotFragments) {
       warp_barrier();
       if (lane_index() == 0) mbarrier_arrive(ring.empty[freed.slot]);
       freed.next();
@@ -67,213 +44,221 @@ struct DirectWindow {
   ONEKERNEL_DEVICE void open_group() {}
   ONEKERNEL_DEVICE void open(int) {}
   ONEKERNEL_DEVICE const unsigned char* at(int number) const { return from + number * kFragmentBytes; }
-  ONEKERNEL_DEVICE void close(int fragments, bool) { from += fragments * kFragmentBytes; }
+  ONEKERNEL_DEVICE void free(int below, bool last) {
+    if (last) from += below * kFragmentBytes;
+  }
 };
 
-// What the phases of a block keep in shared memory.
-template <int kSessions, int kChunkWords, int kResults, int kLevels>
+// What the phases of a block keep in shared memory; there are two of each, used in turn.
+template <int kSessions, int kResults>
 struct SessionsMemory {
-  alignas(16) unsigned chunks[2][kChunkWords];
-  alignas(16) float results[kResults];  // [sets][sessions][rows]
+  alignas(16) float results[2][kResults];  // [warps][sessions of an octet][rows of a group, and some room]
   float factors[2][kSessions];
-  float waiting[kLevels > 0 ? kLevels * kMostSums * kWorkers / 2 : 1];
+};
+struct Turns {
+  int results = 0, factors = 0;
 };
 
-// The sums of a warp. Spans are added as `sum_of_warps` adds them: two neighbours, then two of those, and so on; what
-// waits for its neighbour does so in shared memory, by even lanes, which have the same as those behind them.
+// What a warp has of the rows of a group for an octet: lane 4 g + q the rows g of two tiles for sessions 2 q and
+// 2 q + 1. Halves of steps are added last.
 template <class M, class V>
-struct SessionSums {
-  using Own = Shares<M::kTiles, V::kPairs, kWarps / V::kSets>;
-  static constexpr int kTiles = Own::kOwnTiles, kPairs = Own::kOwnPairs;
-  static_assert(kTiles * kPairs <= kMostSums, "room for them");
-  float* waiting;
-  float rows[kTiles][kPairs];
+struct OctetSums {
+  static constexpr int kPairs = divide_up(M::kTiles, 2), kStride = M::kGroupRows + 4;
+  float at[kPairs][2][4];        // [halves][rows of `MatrixD`]
+  MatrixD products[kPairs][2][2];  // of a chain: [halves][first parts, rests]
+  int thread = fresh_thread_index();
 
-  ONEKERNEL_DEVICE static int warp_of_set() { return warp_index() % (kWarps / V::kSets); }
-  ONEKERNEL_DEVICE static int set() { return warp_index() / (kWarps / V::kSets); }
-  ONEKERNEL_DEVICE static int tile(int i) { return warp_of_set() % Own::kByTiles + i * Own::kByTiles; }
-  ONEKERNEL_DEVICE static int pair(int i) { return warp_of_set() / Own::kByTiles + i * Own::kByPairs; }
+  template <class Reader>
+  ONEKERNEL_DEVICE MatrixA<typename M::Weight> weights(const Reader& reader, int number, int tile,
+                                                              unsigned (&other)[4]) const {
+    const auto load = [&](int its, unsigned (&words)[4]) {
+      if (its >= M::kTiles) return;
+      const auto* from = reader.at((number + (its - tile) * V::kPiece) * kWarps + thread / kWarpLanes);
+      const auto found = load_vector<4>(reinterpret_cast<const unsigned*>(from) + 4 * (thread % kWarpLanes));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) words[k] = found.at[k];
+    };
+    unsigned one[4] = {}, two[4] = {};
+    load(tile, one);
+    load(tile + 1, two);
+    other[0] = one[1], other[1] = two[1], other[2] = one[3], other[3] = two[3];
+    return {{one[0], two[0], one[2], two[2]}};
+  }
 
-  // A span is done: the `round`-th one of this set.
-  ONEKERNEL_DEVICE void end_span(int round) {
+  // Multiply a piece, which is part of one chain.
+  template <class Reader, class Pieces>
+  ONEKERNEL_DEVICE void multiply(const Reader& reader, const Pieces& pieces, int piece, int buffer) {
+    using T = typename M::Weight;
+    const int first = piece * V::kPiece;
+    const bool begins = V::begins(first);
+    const bool ends = V::ends(first + V::kPiece - 1);
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t)
+    for (int pair = 0; pair < kPairs; ++pair) {
+      MatrixD (&its)[2][2] = products[pair];
+      if (begins) its[0][0] = its[0][1] = its[1][0] = its[1][1] = {};
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p) rows[t][p] += shuffle_xor(rows[t][p], 1);
-    if (lane_index() % 2 != 0) return;
-#pragma unroll 1
-    for (int level = 0; 2 << level <= V::kRounds; ++level) {
-      float* its = waiting + level * kMostSums * (kWorkers / 2) + threadIdx.x / 2;
-      const bool waits = (round >> level & 1) == 0;
+      for (int i = 0; i < V::kPiece; ++i) {
+        unsigned upper[4];
+        const auto lower = weights(reader, (piece * M::kTiles + 2 * pair) * V::kPiece + i, 2 * pair, upper);
+        const MatrixA<T> halves[2] = {lower, {{upper[0], upper[1], upper[2], upper[3]}}};
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-#pragma unroll
-        for (int p = 0; p < kPairs; ++p) {
-          float& other = its[(t * kPairs + p) * (kWorkers / 2)];
-          if (waits)
-            other = rows[t][p];
-          else
-            rows[t][p] = other + rows[t][p];
+        for (int half = 0; half < 2; ++half) {
+          multiply_fragment(its[half][0], halves[half], pieces.template firsts<T>(buffer, 2 * i + half));
+          multiply_fragment(its[half][1], halves[half], pieces.template rests<T>(buffer, 2 * i + half));
         }
-      if (waits) return;
+      }
+      if (!ends) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float sum = its[half][0].at[k] + its[half][1].at[k];
+          at[pair][half][k] = V::in_first_chain(first) ? sum : at[pair][half][k] + sum;
+        }
     }
   }
 
-  // Behind the last one: [sets][sessions][rows of the group].
   ONEKERNEL_DEVICE void store(float* results) const {
-    if (lane_index() % 2 != 0) return;
-    const int row = lane_index() / 4, vector = lane_index() % 4 / 2;
+    const int row = thread % kWarpLanes / 4, session = thread % 4 * 2;
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t)
+    for (int pair = 0; pair < kPairs; ++pair)
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p)
-        if (tile(t) < M::kTiles && pair(p) < V::kPairs)
-          results[(set() * V::kSessions + 2 * pair(p) + vector) * M::kGroupRows + 8 * tile(t) + row] = rows[t][p];
+      for (int k = 0; k < 4; ++k) {
+        const int tile = 2 * pair + k / 2, its = session + k % 2;
+        if (tile < M::kTiles && (V::kOctet == 8 || its < V::kOctet))
+          results[(thread / kWarpLanes * V::kOctet + its) * kStride + 8 * tile + row] = at[pair][0][k] + at[pair][1][k];
+      }
+  }
+
+  // The row of a session from what all warps have of it, in the order of `sum_of_warps`.
+  ONEKERNEL_DEVICE static float sum(const float* results, int session, int row) {
+    float its[kWarps];
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) its[warp] = results[(warp * V::kOctet + session) * kStride + row];
+#pragma unroll
+    for (int apart = 1; apart < kWarps; apart *= 2)
+#pragma unroll
+      for (int warp = 0; warp < kWarps; warp += 2 * apart) its[warp] += its[warp + apart];
+    return its[0];
   }
 };
 
-// The parts of two sessions for a step of a chunk, as `load_parts` has them.
-template <class T>
-ONEKERNEL_DEVICE MatrixB<T> load_pair(const unsigned* rows) {
-  const int column = lane_index() / 4, group = lane_index() % 4;
-  const auto pair = load_vector<2>(rows + column / 4 * kStep + 4 * (4 * (column / 2 % 2) + group) + 2 * (column % 2));
-  return {{pair.at[0], pair.at[1]}};
-}
+// A row of a session that a thread finishes; eight neighbours have those of a tile.
+template <int kTiles, int kSessions>
+struct RowTask {
+  static constexpr int kTasks = 8 * kTiles * kSessions;
+  int session, tile, of_tile;
+  bool inside;
 
-// Multiply a chain of a span: `count` steps of a window from `first` on, `apart` from one to the next; `offset` is
-// where the window begins in the chunk of vectors. It may begin a span.
-template <class M, class V, class Reader>
-ONEKERNEL_DEVICE void multiply_chain(const Reader& reader, int first, int apart, int count, const unsigned* chunk,
-                                     int offset, SessionSums<M, V>& sums, bool begins) {
-  using Sums = SessionSums<M, V>;
-  using Weight = typename M::Weight;
-  MatrixD products[Sums::kTiles][Sums::kPairs] = {};
-#pragma unroll
-  for (int i = 0; i < V::kChain; ++i) {
-    if (i >= count) break;
-    const int step = first + i * apart;
-    MatrixB<Weight> parts[Sums::kPairs];
-#pragma unroll
-    for (int p = 0; p < Sums::kPairs; ++p) {
-      const int pair = Sums::pair(p) < V::kPairs ? Sums::pair(p) : 0;
-      parts[p] = load_pair<Weight>(chunk + (pair * V::kChunkSteps + offset + step) * 2 * kStep);
-    }
-#pragma unroll
-    for (int t = 0; t < Sums::kTiles; ++t) {
-      const int tile = Sums::tile(t) < M::kTiles ? Sums::tile(t) : 0;
-      const unsigned char* at = reader.at((step * V::kSets + Sums::set()) * M::kTiles + tile);
-      const auto words = load_vector<4>(reinterpret_cast<const unsigned*>(at + 16 * lane_index()));
-      const MatrixA<Weight> weights{{words.at[0], words.at[1], words.at[2], words.at[3]}};
-#pragma unroll
-      for (int p = 0; p < Sums::kPairs; ++p) multiply_fragment(products[t][p], weights, parts[p]);
-    }
-  }
-#pragma unroll
-  for (int t = 0; t < Sums::kTiles; ++t)
-#pragma unroll
-    for (int p = 0; p < Sums::kPairs; ++p)
-      sums.rows[t][p] = begins ? of_row(products[t][p]) : sums.rows[t][p] + of_row(products[t][p]);
-}
+  ONEKERNEL_DEVICE explicit RowTask(int task)
+      : session(task / 8 % kSessions), tile(task / 8 / kSessions), of_tile(task % 8), inside(task < kTasks) {}
+};
 
-// Multiply a chunk, span by span of each set. Chains of equal length are opened one by one, all others together.
-template <class M, class V, class Reader>
-ONEKERNEL_DEVICE void multiply_chunk(Reader& reader, const unsigned* chunk, int number, SessionSums<M, V>& sums) {
-  using Place = typename V::Place;
-  using Sums = SessionSums<M, V>;
-  constexpr bool kEqual = Place::kEqual;
-  constexpr int kWindow = (kEqual ? V::kChain : V::kPart) * V::kSets * M::kTiles;  // fragments
-  const int part = number % V::kParts, round = number / V::kParts * V::kTogether;
+// Run `finish` for all tasks, by whole warps.
+template <class Task, class Finish>
+ONEKERNEL_DEVICE void for_rows(Finish finish) {
+  const int thread = fresh_thread_index();
 #pragma unroll 1
-  for (int i = 0; i < V::kTogether; ++i) {
-    const int first = (i * V::kSets + Sums::set()) * V::kPart;
-    const bool last = number + 1 == V::kChunks && i + 1 == V::kTogether;
-#pragma unroll
-    for (int chain = 0; chain < (kEqual ? V::kPart / V::kChain : Place::kChains); ++chain) {
-      const bool begins = part == 0 && chain == 0;
-      if (kEqual || chain == 0) reader.open(kWindow);
-      if (kEqual)
-        multiply_chain<M, V>(reader, 0, 1, V::kChain, chunk, first + chain * V::kChain, sums, begins);
-      else
-        multiply_chain<M, V>(reader, chain, Place::kChains, divide_up(V::kSteps - chain, Place::kChains), chunk, first,
-                             sums, begins);
-      if (kEqual) reader.close(kWindow, last && chain + 1 == V::kPart / V::kChain);
-    }
-    if (!kEqual) reader.close(kWindow, last);
-    if (part == V::kParts - 1) sums.end_span(round + i);
-  }
+  for (int first = thread - thread % kWarpLanes; first < Task::kTasks; first += kWorkers)
+    finish(Task(first + thread % kWarpLanes));
 }
 
-// The row of a session from what sets have of it.
+// How many pieces of vectors are on their way: as registers allow; and how many of them are looked for until they are
+// there, which shall not be too much to ask for in vain.
 template <class M, class V>
-ONEKERNEL_DEVICE float sum_of_sets(const float* results, int session, int row) {
-  float sums[V::kSets];
-#pragma unroll
-  for (int set = 0; set < V::kSets; ++set) sums[set] = results[(set * V::kSessions + session) * M::kGroupRows + row];
-#pragma unroll
-  for (int apart = 1; apart < V::kSets; apart *= 2)
-#pragma unroll
-    for (int set = 0; set < V::kSets; set += 2 * apart) sums[set] += sums[set + apart];
-  return sums[0];
-}
-
-// Finish the rows of a group, eight of a session by each thread.
-template <class M, class V, class Memory, class Finish>
-ONEKERNEL_DEVICE void finish_rows(const Memory& memory, const float* factors, int group, Finish finish) {
-#pragma unroll 1
-  for (int task = threadIdx.x; task < M::kTiles * V::kSessions; task += kWorkers) {
-    const int session = task % V::kSessions, tile = task / V::kSessions;
-    const int row = (blockIdx.x * M::kGroups + group) * M::kGroupRows + 8 * tile;
-    if (row >= M::kRows) continue;
-    float values[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      values[i] = sum_of_sets<M, V>(memory.results, session, 8 * tile + i);
-      if (factors != nullptr) values[i] = rounded_product(values[i], factors[session]);
-    }
-    finish(session, row, values);
-  }
-}
+struct Buffers {
+  static constexpr int kRoom = 16 - 4 * (divide_up(M::kTiles, 2) - 1);  // quads of a lane
+  static constexpr int least(int a, int b) { return a < b ? a : b; }
+  static constexpr int most(int a, int b) { return a > b ? a : b; }
+  static constexpr int kCount = least(V::kPieces, most(1, kRoom / V::kQuads));
+  static constexpr int kFirst = least(kCount, most(1, 12 / V::kQuads));
+};
 
 // Multiply the vectors of all sessions; under a norm if kNormed, whose factors blocks without rows need too if
 // kEverywhere. `ends`: nobody reads the vectors after this.
 template <int kTicks, class M, class V, bool kNormed, bool kEverywhere, class Memory, class Patience_, class Reader,
           class Finish>
-ONEKERNEL_DEVICE void project_sessions(Memory& memory, int& turn, Patience_& patience, Reader& reader,
+ONEKERNEL_DEVICE void project_sessions(Memory& memory, Turns& turns, Patience_& patience, Reader& reader,
                                        const Exchange& from, bool ends, float epsilon, Finish finish) {
+  using Sums = OctetSums<M, V>;
+  using Pieces = Buffers<M, V>;
   static_assert(M::kRows % 8 == 0, "whole tiles");
-  static_assert(4 * V::kChunkWords <= sizeof(memory.chunks[0]), "room for a chunk");
-  static_assert(4 * V::kSets * V::kSessions * M::kGroupRows <= sizeof(memory.results), "room for a group");
-  const float* factors = kNormed ? memory.factors[turn] : nullptr;
-  Arriving<V> arriving;
+  static_assert(4 * kWarps * V::kOctet * Sums::kStride <= sizeof(memory.results[0]), "room for a group");
+  constexpr int kWindow = M::kTiles * V::kPiece * kWarps;  // fragments of a piece
+  float* factors = memory.factors[turns.factors];
+  if (kNormed && (M::here() || kEverywhere)) turns.factors ^= 1;
   patience.wait(kTicks);
-  if (M::here()) arriving.look(from, 0);
-  if (kNormed && (M::here() || kEverywhere)) {
-    find_factors<V>(from, epsilon, memory.factors[turn]);
-    turn ^= 1;
-  }
+  patience.lap(0);
   if (!M::here()) {
+    if (kNormed && kEverywhere) {
+#pragma unroll 1
+      for (int octet = 0; octet < V::kOctets; ++octet) {
+        Squares<V> squares;
+        squares.look(from, octet);
+        squares.store_factor(from, octet, epsilon, factors);
+      }
+      workers_barrier();
+    }
     reader.skip(M::kGroups * stream_bytes(M::kFragments));
     if (ends) from.end_use();
     return;
   }
+  using Task = RowTask<M::kTiles, V::kOctet>;
 #pragma unroll 1
   for (int group = 0; group < M::kGroups; ++group) {
-    SessionSums<M, V> sums{memory.waiting};
-    if (group > 0) arriving.look(from, 0);
+    const auto row_of = [&](const Task& task) {
+      return (blockIdx.x * M::kGroups + group) * M::kGroupRows + 8 * task.tile + task.of_tile;
+    };
+    const Task first_task(fresh_thread_index());
+    finish.prefetch(row_of(first_task), first_task.inside && row_of(first_task) < M::kRows);
+    Arriving<V, Pieces::kCount> pieces(from);
+#pragma unroll
+    for (int i = 0; i < Pieces::kFirst; ++i) pieces.look(0, i, i);
+    pieces.template settle<Pieces::kFirst>(0, 0, 0);
+    patience.lap(1);
+#pragma unroll
+    for (int i = Pieces::kFirst; i < Pieces::kCount; ++i) pieces.look(0, i, i);
     reader.open_group();
 #pragma unroll 1
-    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-      arriving.settle(from, chunk);
-      arriving.store(memory.chunks[chunk % 2]);
+    for (int octet = 0; octet < V::kOctets; ++octet) {
+      const bool last = octet + 1 == V::kOctets;
+      Squares<V> squares;
+      if (kNormed && group == 0) squares.look(from, octet);
+      Sums sums;
+#pragma unroll(V::kPieces <= 4 ? 4 : 1)
+      for (int first = 0; first < V::kPieces; first += Pieces::kCount)
+#pragma unroll
+        for (int i = 0; i < Pieces::kCount; ++i) {
+          const int piece = first + i;
+          if (V::kPieces % Pieces::kCount != 0 && piece >= V::kPieces) break;
+          pieces.template settle<1>(octet, piece, i);
+          patience.lap(2);
+          reader.open((piece + 1) * kWindow);
+          patience.lap(3);
+          sums.multiply(reader, pieces, piece, i);
+          if (piece + Pieces::kCount < V::kPieces)
+            pieces.look(octet, piece + Pieces::kCount, i);
+          else if (!last)
+            pieces.look(octet + 1, i, i);
+          if (last) reader.free((piece + 1) * kWindow, piece + 1 == V::kPieces);
+        }
+      patience.lap(4);
+      float* results = memory.results[turns.results];
+      turns.results ^= 1;
+      sums.store(results);
+      if (kNormed && group == 0) squares.store_factor(from, octet, epsilon, factors);
       workers_barrier();
-      if (chunk + 1 < V::kChunks) arriving.look(from, chunk + 1);
-      multiply_chunk<M, V>(reader, memory.chunks[chunk % 2], chunk, sums);
+      patience.lap(5);
+      if (ends && last && group + 1 == M::kGroups) from.end_use();
+      for_rows<Task>([&](const Task& task) {
+        const int row = row_of(task), session = octet * V::kOctet + task.session;
+        const bool inside = task.inside && row < M::kRows;
+        float value = inside ? Sums::sum(results, task.session, 8 * task.tile + task.of_tile) : 0.0f;
+        if (kNormed) value = rounded_product(value, factors[session]);
+        finish(session, row, value, inside);
+      });
+      patience.lap(6);
     }
-    sums.store(memory.results);
-    workers_barrier();
-    if (ends && group + 1 == M::kGroups) from.end_use();
-    finish_rows<M, V>(memory, factors, group, finish);
-    if (M::kGroups > 1) workers_barrier();
   }
   patience.since = clock_ticks();
 }

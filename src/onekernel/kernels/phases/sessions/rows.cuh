@@ -17,114 +17,92 @@ struct Session {
   ONEKERNEL_DEVICE int position_at(int step) const { return static_cast<int>(position) + step; }
 };
 
-// ---- finishing eight rows of a session
+// ---- finishing rows of a session, of which eight lanes have a tile; whole warps do, some lanes are not `inside`
 
 template <int kRows>
 struct PublishRows {
   const Exchange& exchange;
   const float* bias;  // or none
 
-  ONEKERNEL_DEVICE void operator()(int session, int row, const float (&values)[8]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float quad[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int at = 4 * half + k;
-        quad[k] = bias != nullptr ? values[at] + bias[row + at] : values[at];
-      }
-      exchange.publish(session * kRows + row + 4 * half, quad);
-    }
+  ONEKERNEL_DEVICE void prefetch(int, bool) {}
+  ONEKERNEL_DEVICE void operator()(int session, int row, float value, bool inside) const {
+    if (inside) exchange.publish(session * kRows + row, bias != nullptr ? value + bias[row] : value);
   }
 };
 
-// Four results of pairs of rows, to vectors V.
+// Results of pairs of rows, to vectors V.
 template <class V, class T>
 struct PublishGates {
   const Exchange& exchange;
 
-  ONEKERNEL_DEVICE void operator()(int session, int row, const float (&values)[8]) const {
-    float gated[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) gated[k] = exchanged(silu(values[2 * k]) * values[2 * k + 1]);
-    V::template publish<T>(exchange, session, row / 2, gated);
+  ONEKERNEL_DEVICE void prefetch(int, bool) {}
+  ONEKERNEL_DEVICE void operator()(int session, int row, float value, bool inside) const {
+    const float up = shuffle_xor(value, 1), gated = exchanged(silu(value) * up), next = shuffle_xor(gated, 2);
+    if (inside && lane_index() % 4 == 0) V::template publish<T>(exchange, session, row / 2, gated, next);
   }
 };
 
 // Add to the stream, and publish it under the weights of the norm that comes next.
-template <class V, class T, class Stream>
+template <class M, class V, class T, class Stream>
 struct AddToStream {
   const Exchange& exchange;
   Stream& stream;
-  const float* weight;
+  const float* weights;
   bool heard;
+  float weight = 0.0f;
 
-  ONEKERNEL_DEVICE void operator()(int session, int row, const float (&values)[8]) const {
-    float (&its)[8] = stream.at[session][row / 8 % Stream::kTiles];
-    float sum[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] = its[i] = its[i] + exchanged(values[i]);
-    if (heard) V::template publish_normed<T>(exchange, session, row, sum, weight);
+  // Before there is anything to finish: a thread has one row of a group.
+  ONEKERNEL_DEVICE void prefetch(int row, bool inside) {
+    static_assert(8 * M::kTiles * V::kOctet <= kWorkers, "one row");
+    if (heard && inside) weight = weights[row];
+  }
+  ONEKERNEL_DEVICE void operator()(int session, int row, float value, bool inside) const {
+    float sum = 0.0f;
+    if (inside) {
+      float& its = stream.at[session][row % Stream::kRows];
+      sum = its = its + exchanged(value);
+    }
+    if (heard) V::template publish_normed<T>(exchange, session, row, sum, weight, inside);
   }
 };
 
 // The rows of a stream that a block keeps: those that matrix M makes.
 template <class M, int kSessions>
 struct KeptRows {
-  static constexpr int kTiles = M::kTiles;
-  static_assert(M::kGroups == 1, "a group of rows");
-  alignas(16) float at[kSessions][kTiles][8];
+  static constexpr int kRows = M::kBlockRows;
+  float at[kSessions][kRows];
 };
 
-// Begin a stream: `make` gives eight of its rows for a session.
+// Begin a stream: `make` gives a row of a session.
 template <class M, class V, class T, class Stream, class Make>
-ONEKERNEL_DEVICE void begin_stream(Stream& stream, const Exchange& exchange, const float* weight, Make make) {
-#pragma unroll 1
-  for (int task = threadIdx.x; task < M::kTiles * V::kSessions; task += kWorkers) {
-    const int session = task % V::kSessions, tile = task / V::kSessions;
-    const int row = blockIdx.x * M::kGroupRows + 8 * tile;
-    if (row >= M::kRows) continue;
-    float values[8] = {};
-    make(session, tile, row, values);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) stream.at[session][tile][i] = values[i];
-    V::template publish_normed<T>(exchange, session, row, values, weight);
-  }
+ONEKERNEL_DEVICE void begin_stream(Stream& stream, const Exchange& exchange, const float* weights, Make make) {
+  using Task = RowTask<M::kGroups * M::kTiles, V::kSessions>;
+  for_rows<Task>([&](const Task& task) {
+    const int of_block = 8 * task.tile + task.of_tile, row = blockIdx.x * M::kBlockRows + of_block;
+    const bool inside = task.inside && row < M::kRows;
+    float value = 0.0f, weight = 0.0f;
+    if (inside) {
+      weight = weights[row];
+      value = make(task.session, of_block, row);
+      stream.at[task.session][of_block] = value;
+    }
+    V::template publish_normed<T>(exchange, task.session, row, value, weight, inside);
+  });
 }
 
-// Add eight neighbours of a row of a table.
-template <class T>
-ONEKERNEL_DEVICE void add_eight(const T* from, float (&values)[8]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const auto quad = load_vector<4>(from + 4 * half);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) values[4 * half + k] += to_float(quad.at[k]);
-  }
-}
-
-// Await eight rows of a session of an exchange of kRows each.
-template <int kRows>
-ONEKERNEL_DEVICE void await_eight(const Exchange& exchange, int session, int row, float (&values)[8]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const unsigned* words = exchange.words() + session * kRows + row + 4 * half;
-    const unsigned parity = exchange.parity();
-    Vector<unsigned, 4> quad;
-    unsigned looks = exchange.mail.lost > 0 ? kMostLooks : 0;
-    spin_until(
-        [&] {
-          quad = load_relaxed<4>(words);
-          const unsigned all = quad.at[0] & quad.at[1] & quad.at[2] & quad.at[3];
-          const unsigned any = quad.at[0] | quad.at[1] | quad.at[2] | quad.at[3];
-          if (((parity ? ~all : any) & 1u) == 0) return true;
-          if (++looks > kMostLooks) exchange.lose(session * kRows + row + 4 * half);
-          return looks > kMostLooks;
-        },
-        "rows of other blocks");
-#pragma unroll
-    for (int k = 0; k < 4; ++k) values[4 * half + k] = bits_float(quad.at[k] & ~1u);
-  }
+// Await a number of an exchange, by any threads.
+ONEKERNEL_DEVICE float await_one(const Exchange& exchange, int place) {
+  const unsigned parity = exchange.parity();
+  unsigned found = 0, looks = exchange.mail.lost > 0 ? kMostLooks : 0;
+  spin_until(
+      [&] {
+        found = load_relaxed<1>(exchange.words() + place).at[0];
+        if ((found & 1u) == parity) return true;
+        if (++looks > kMostLooks) exchange.lose(place);
+        return looks > kMostLooks;
+      },
+      "rows of other blocks");
+  return bits_float(found & ~1u);
 }
 
 // ---- codes: the first blocks draw for a session each, and all get to know what was drawn
