@@ -23,8 +23,9 @@ def faults(layout: SessionsLayout) -> Iterator[str]:
     yield from shape_faults(layout)
     if layout.sessions > layout.schedule.blocks:
         yield f"{layout.sessions} sessions draw in as many blocks, there are {layout.schedule.blocks}"
-    events_of = cache(lambda phase, owed: tuple(_events(layout, phase, owed)))
-    yield from prove((tuple(_run(layout.program)),), events_of, begins_owe=True)
+    for far in (False, True):
+        events_of = cache(lambda phase, owed, far=far: tuple(_events(layout, phase, owed, far)))
+        yield from prove((tuple(_run(layout.program)),), events_of, begins_owe=True)
 
 
 def _run(program: Program) -> Iterator[Phase]:
@@ -40,8 +41,11 @@ def _run(program: Program) -> Iterator[Phase]:
         yield replace(phase, into="", owe="") if isinstance(phase, Project) and silent else phase
 
 
-def _events(layout: SessionsLayout, phase: Phase, owed: str | None) -> Iterator[Event]:
-    """List what a phase awaits and publishes; a stream that is read twice counts as read the second time."""
+def _events(layout: SessionsLayout, phase: Phase, owed: str | None, far: bool) -> Iterator[Event]:
+    """List what a phase awaits and publishes; a stream that is read twice counts as read the second time.
+
+    `far`: the first part of each head of keys attends alone.
+    """
     every = range(layout.schedule.blocks)
     everybody = (1 << len(every)) - 1
     if isinstance(phase, Begin):
@@ -60,9 +64,10 @@ def _events(layout: SessionsLayout, phase: Phase, owed: str | None) -> Iterator[
         if phase.into:
             yield Event("publish", phase.into, having_rows)
     elif isinstance(phase, Attend):
-        units = layout.sessions * phase.heads.kv_heads
-        blocks = range(min(units, len(every)))
-        yield Event("await", phase.queries, blocks, tuple(_heard(layout, phase, block) for block in blocks))
+        parts = layout.parts(phase.heads)
+        units = range(0, layout.sessions * phase.heads.kv_heads * parts, parts if far and not phase.position else 1)
+        blocks = range(0, min(units.stop, len(every)), units.step)
+        yield Event("await", phase.queries, blocks, tuple(_heard(layout, phase, block, units) for block in blocks))
         yield Event("publish", phase.into, blocks)
     elif isinstance(phase, Sample):
         drawing = range(layout.sessions)
@@ -76,16 +81,21 @@ def _makers(layout: SessionsLayout, matrix: Matrix) -> range:
     return range(min(layout.schedule.blocks, divide_up(matrix.rows, layout.tiling(matrix).rows)))
 
 
-def _heard(layout: SessionsLayout, attend: Attend, block: int) -> int:
+def _heard(layout: SessionsLayout, attend: Attend, block: int, units: range) -> int:
     """Return the blocks that make what a block awaits for its units, a bit for each."""
     h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads
     found = 0
-    for unit in range(block, layout.sessions * h.kv_heads, layout.schedule.blocks):
-        head = unit % h.kv_heads
+    parts = layout.parts(h) if units.step == 1 else 1  # a far attention is for one block
+    its = max(1, share // parts)  # heads
+    for unit in range(block, units.stop, layout.schedule.blocks):
+        if unit not in units:
+            continue
+        head = unit // layout.parts(h) % h.kv_heads
+        query = head * share + unit % layout.parts(h) * share // parts
         key = (h.heads + head) * h.head_dim
-        parts = (
-            (head * share * h.head_dim, share * h.head_dim), (key, h.head_dim),
+        parts_of = (
+            (query * h.head_dim, its * h.head_dim), (key, h.head_dim),
             (key + h.kv_heads * h.head_dim, h.head_dim),
         )  # fmt: skip
-        found |= blocks_of_rows(layout, attend, parts)
+        found |= blocks_of_rows(layout, attend, parts_of)
     return found

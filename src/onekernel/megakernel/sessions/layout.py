@@ -140,7 +140,12 @@ class SessionsLayout(Layout):
         """The bytes of the keys and values of few positions, of all heads of all sessions, in global memory."""
         (attend,) = (attend for attend in self.program.attends if attend.position)
         h, rows = attend.heads, self.counts[attend.layer] * self.counts[attend.position]
-        return self.sessions * h.kv_heads * 2 * rows * h.head_dim * KEPT_BYTES[h.kept]
+        return self.sessions * h.kv_heads * self.parts(h) * 2 * rows * h.head_dim * KEPT_BYTES[h.kept]
+
+    def parts(self, heads: Heads) -> int:
+        """Return how many blocks share a head of keys of a session: as many as there are, a power of two."""
+        fits = self.schedule.blocks // (self.sessions * heads.kv_heads)
+        return next(many for many in (32, 16, 8, 4, 2, 1) if many <= max(1, fits) and self.members(heads) % many == 0)
 
     def shares_heads_as(self, other: Layout) -> bool:
         """Say whether heads have as many members: else sums have another order."""

@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 def pack_for_sessions(layout: SessionsLayout, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
     """Pack one matrix [rows, columns], rounded to its kind: uint8 [blocks, bytes].
 
-    The order is [block, group, piece, tile, step of the piece, warp]: see kernels/phases/sessions/multiply.cuh.
+    The order is [block, group, piece, tile, step of the piece, warp]. Two tiles share two fragments: one has both for
+    the first halves of the columns, the other for the second ones (kernels/phases/sessions/multiply.cuh).
     """
     import torch
 
     tiling = layout.tiling(matrix)
-    size = piece_of(tiling.steps)
+    size, pairs = piece_of(tiling.steps), tiling.tiles // 2
     fragments = fragments_of(layout, matrix, weight)[:, :, in_chains(tiling.steps)]
-    pieces = fragments.reshape(-1, tiling.tiles, tiling.steps // size, size, WARPS, 32 * 8)
-    ordered = pieces.transpose(1, 2).contiguous()
+    #                          group, tile, piece, 3 step, 4 warp, 5 lane, 6 r / 2, 7 half, 8 h
+    pieces = fragments.reshape(-1, tiling.tiles, tiling.steps // size, size, WARPS, 32, 2, 2, 2)
+    paired = pieces[:, : 2 * pairs].unflatten(1, (pairs, 2)).permute(0, 3, 1, 8, 4, 5, 6, 7, 2, 9).flatten(2, 3)
+    ordered = torch.cat((paired, pieces[:, 2 * pairs :].transpose(1, 2)), 2).contiguous()
     packed = ordered.view(torch.uint8).view(layout.schedule.blocks, -1)
     assert packed.shape[1] == tiling.bytes
     return packed

@@ -144,37 +144,41 @@ class _Phases(PhaseText):
 
     def _attend(self, phase: Attend) -> Iterator[str]:
         heads, matrix = heads_name(phase.heads), self._taken(phase.into)
-        unit = f"{heads}Alone"
+        unit = f"{heads}Unit"
         norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
         yield f"patience.wait({self.schedule.patience});"
-        yield f"for_units<{unit}, kSessions, kBlocks>({phase.queries},"
-        yield "    [&](int session, int kv_head, const Exchange& its) {"
-        yield f"  const int at = {phase.position or 'sessions[session].position_at(step)'};"
+        yield f"attend_units<{unit}, kSessions, kBlocks>({phase.queries}, [&](const Unit& unit, const Exchange& its) {{"
+        yield f"  const int at = {phase.position or 'sessions[unit.session].position_at(step)'};"
         rotation = f"rotation + at * {heads}::kHeadDim"
         operands = f"{norms[0]}, {norms[1]}, {rotation}, at, {float_literal(phase.epsilon)}"
         yield f"  const HeadOperands<float> operands{{{operands}}};"
         to = f"ToContext<{heads}, {self.vectors_of(matrix)}, {matrix.kind}>"
-        yield f"  const {to} to{{{phase.into}, session, kv_head}};"
-        yield f"  if (sessions[session].present == 0) return skip_unit<{unit}>(to);"
+        yield f"  const {to} to{{{phase.into}, unit}};"
+        yield f"  if (sessions[unit.session].present == 0) return skip_unit<{unit}>(unit, to);"
+        given = "its, operands, kept, unit, to"
         if phase.position:
             layers, positions = self.layout.counts[phase.layer], self.layout.counts[phase.position]
-            kept = f"FewOfUnit<{unit}, {positions}>"
-            start = f"((session * {unit}::kKvHeads + kv_head) * {layers} + {phase.layer}) * {2 * positions}"
-            place = f"reinterpret_cast<{KEPT[phase.heads.kept]}*>(few) + {start} * {unit}::kHeadDim"
-            given = f"memory.few, patience, its, operands, {kept}{{{place}}}, kv_head, to"
-            yield f"  attend_unit_near<{heads}, {unit}, {positions}>({given});"
+            number = f"(unit.session * {unit}::kKvHeads + unit.kv_head) * {unit}::kMembers + unit.part"
+            start = f"(({number}) * {layers} + {phase.layer}) * {2 * positions} * {unit}::kHeadDim"
+            start = f"reinterpret_cast<{KEPT[phase.heads.kept]}*>(few) + {start}"
+            yield f"  const FewOfUnit<{unit}, {positions}> kept{{{start}}};"
+            yield f"  attend_unit_near<{heads}, {unit}, {positions}>(memory.few, patience, {given});"
         else:
-            cache = f"static_cast<{KEPT[phase.heads.kept]}*>(sessions[session].cache)"
-            start = f"{cache} + {phase.layer} * Cache<{heads}>::elements(capacity)"
-            yield f"  const Cache<{heads}> kept{{{start}, capacity, kv_head}};"
-            given = "its, operands, kept, kv_head, to"
+            yield f"  {self.unit_cache(phase)}"
             yield f"  if (at < {phase.near})"
             yield f"    attend_unit_near<{heads}, {unit}, {phase.near}>(memory.unit.near, patience, {given});"
             yield "  else"
-            yield f"    attend_unit_far<{heads}, {unit}>(memory.unit.far, patience, {given});"
+            yield f"    attend_unit_far<{heads}, {heads}Alone>(memory.unit.far, patience, {given});"
         yield "});"
         yield "patience.lap(2);"
         yield "patience.since = clock_ticks();"
+
+    def unit_cache(self, phase: Attend) -> str:
+        """Declare the keys and values of a unit in a layer."""
+        heads = heads_name(phase.heads)
+        cache = f"static_cast<{KEPT[phase.heads.kept]}*>(sessions[unit.session].cache)"
+        start = f"{cache} + {phase.layer} * Cache<{heads}>::elements(capacity)"
+        return f"const Cache<{heads}> kept{{{start}, capacity, unit.kv_head}};"
 
     def _sample(self, phase: Sample) -> Iterator[str]:
         place, rules = phase.place or "0", "NoRules{}"
@@ -219,6 +223,7 @@ class _Kernel(KernelText):
     """Writes the lines of a body."""
 
     layout: SessionsLayout
+    text: _Phases
     one_position = False
 
     laps_of = "sessions[0].said"
@@ -233,6 +238,7 @@ class _Kernel(KernelText):
             yield f"  using {type_name(matrix.name)} = Matrix<{sizes}>;"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"
+            yield f"  {heads_type(heads, self.layout.parts(heads), 'Unit')}"
             yield f"  {heads_type(heads, 1, 'Alone')}"
         yield "  struct Memory {"
         if self.schedule.slots:
@@ -241,9 +247,9 @@ class _Kernel(KernelText):
         for attend in self.program.attends:
             name = heads_name(attend.heads)
             if attend.position:
-                yield f"    NearMemory<{name}Alone, {self.layout.counts[attend.position]}> few;"
+                yield f"    NearMemory<{name}Unit, {self.layout.counts[attend.position]}> few;"
             else:
-                yield f"    UnitMemory<{name}, {name}Alone, {attend.near}> unit;"
+                yield f"    UnitMemory<{name}, {name}Unit, {attend.near}> unit;"
         for stream, _ in self.program.streams:
             yield f"    KeptRows<{type_name(self.layout.owner(stream).name)}, kSessions> {stream};"
         yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
@@ -275,6 +281,13 @@ class _Kernel(KernelText):
     def put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):
             yield f"copy_of<{type_name(phase.matrix.name)}>()"
+        elif isinstance(phase, Attend) and not phase.position:
+            unit = f"{heads_name(phase.heads)}Unit"
+            yield f"for_units<{unit}, kSessions, kBlocks>([&](const Unit& unit) {{"
+            yield "  const int at = sessions[unit.session].position_at(step);"
+            yield f"  {self.text.unit_cache(phase)}"
+            yield f"  if (sessions[unit.session].present != 0 && at < {phase.near}) prefetch_near(kept, at);"
+            yield "});"
 
     def end(self) -> Iterator[str]:
         yield "  mail.report();"

@@ -1,5 +1,6 @@
-// Attention of many sessions: a head of keys of a session is for one block, which does by itself what the members of
-// the head do for a single session, in the same order. H is the heads as members have them, U the same for one block.
+// Attention of many sessions: a head of keys of a session is for a few blocks, its parts, or for one; each does what some
+// of the members of the head do for a single session, in the same order. H is the heads as members have them, U as parts
+// have them, A as one block has them alone.
 #pragma once
 #include "phases/attend.cuh"
 #include "phases/attend_alone.cuh"
@@ -37,6 +38,11 @@ struct UnitMemory {
   };
 };
 
+// What a block attends to: a part of a head of keys of a session.
+struct Unit {
+  int session, kv_head, part;
+};
+
 // Keys and values of few positions of a unit, as a cache has them.
 template <class U, int kPositions>
 struct FewOfUnit {
@@ -49,43 +55,49 @@ struct FewOfUnit {
 template <class H, class V, class T>
 struct ToContext {
   const Exchange& exchange;
-  int session, kv_head;
+  Unit unit;
 
   ONEKERNEL_DEVICE void operator()(int head, int quad, const float (&mixed)[4]) const {
     const float values[4] = {exchanged(mixed[0]), exchanged(mixed[1]), exchanged(mixed[2]), exchanged(mixed[3])};
-    V::template publish<T>(exchange, session, (kv_head * H::kShare + head) * H::kHeadDim + 4 * quad, values);
+    V::template publish<T>(exchange, unit.session, (unit.kv_head * H::kShare + head) * H::kHeadDim + 4 * quad, values);
   }
 };
 
-// Mix the values of all slices, as members would.
-template <class H, int kPositions, class Memory, class To>
-ONEKERNEL_DEVICE void mix_slices(const Memory& memory, const typename H::Kept* values, int position, const To& to) {
-  for (int task = warp_index(); task < H::kMembers * H::kSliceHeads; task += kWarps) {
-    const int member = task / H::kSliceHeads, head = H::slice_head(member) + task % H::kSliceHeads;
-    const int first = H::slice_quad(member);
-    mix_slice<H, kPositions>(memory.scores[head], values + 4 * first, H::kHeadDim, position,
+// Mix the values of a part, as its members would.
+template <class H, class U, int kPositions, class To>
+ONEKERNEL_DEVICE void mix_slices(const NearMemory<U, kPositions>& memory, int part, int position, const To& to) {
+  constexpr int kMembers = H::kMembers / U::kMembers;
+  for (int task = warp_index(); task < kMembers * H::kSliceHeads; task += kWarps) {
+    const int member = part * kMembers + task / H::kSliceHeads;
+    const int head = H::slice_head(member) + task % H::kSliceHeads, first = H::slice_quad(member);
+    mix_slice<H, kPositions>(memory.scores[head - U::slice_head(part)],
+                             memory.values[0] + 4 * (first - U::slice_quad(part)), 4 * U::kSliceQuads, position,
                              [&](int quad, const float (&mixed)[4]) { to(head, first + quad, mixed); });
   }
 }
 
-// The first positions of a cache; what it has of them is on its way before the new one is there.
+// The first positions of a cache; what it has of them is on its way before the new one is there. Every part keeps all
+// of the new position: so a block reads what it wrote itself.
 template <class H, class U, int kPositions, class T, class Patience_, class Kept, class To>
 ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, Patience_& patience, const Exchange& qkv,
-                                       const HeadOperands<T>& at, const Kept& cache, int kv_head, const To& to) {
-  const int position = at.position;
-  const Before<U, kPositions> before(cache, 0, position);
+                                       const HeadOperands<T>& at, const Kept& cache, const Unit& unit, const To& to) {
+  const int position = at.position, first = U::slice_quad(unit.part);
+  const Before<U, kPositions> before(cache, first, position);
   before.store_values(memory.values, position);
-  gather_heads<U, U::kShare, U::kHeadQuads, 1>(
-      memory.queries, qkv, at, kv_head * U::kShare, 0,
+  gather_heads<U, U::kSliceHeads, U::kHeadQuads, 1>(
+      memory.queries, qkv, at, unit.kv_head * U::kShare + U::slice_head(unit.part), 0,
       [&](int, bool is_key, int group, const Vector<typename U::Kept, 4>& quad) {
-        store_vector((is_key ? memory.key : memory.values[position]) + 4 * group, quad);
+        if (is_key)
+          store_vector(memory.key + 4 * group, quad);
+        else if (group >= first && group < first + U::kSliceQuads)
+          store_vector(memory.values[position] + 4 * (group - first), quad);
         store_vector(cache.at(position) + (is_key ? 0 : U::kHeadDim) + 4 * group, quad);
       },
-      kv_head);
+      unit.kv_head);
   patience.lap(1);
   workers_barrier();
-  float queries[U::kShare][U::kLaneDims];
-  load_queries<U, U::kShare>(memory.queries, queries);
+  float queries[U::kSliceHeads][U::kLaneDims];
+  load_queries<U, U::kSliceHeads>(memory.queries, queries);
 #pragma unroll
   for (int i = 0; i < Before<U, kPositions>::kRounds; ++i) {
     const int place = i * U::kAtOnce + U::first_key();
@@ -94,21 +106,22 @@ ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, Patien
     keep_scores<U, 1>(memory, queries, key, place, position);
   }
   workers_barrier();
-  mix_slices<H, kPositions>(memory, memory.values[0], position, to);
+  mix_slices<H>(memory, unit.part, position, to);
 }
 
-// All positions, member by member; then their parts are merged.
-template <class H, class U, class Memory, class Patience_, class T, class To>
+// All positions, by the first part: member by member; then what they found is merged.
+template <class H, class A, class Memory, class Patience_, class T, class To>
 ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const Exchange& qkv,
-                                      const HeadOperands<T>& at, const Cache<H>& cache, int kv_head, const To& to) {
-  gather_heads<U, U::kShare, U::kHeadQuads, 1>(
-      memory.seen.queries, qkv, at, kv_head * U::kShare, 0,
-      [&](int, bool is_key, int group, const Vector<typename U::Kept, 4>& quad) {
-        const int place = 4 * group + (is_key ? 0 : U::kHeadDim);
+                                      const HeadOperands<T>& at, const Cache<H>& cache, const Unit& unit, const To& to) {
+  if (unit.part > 0) return;
+  gather_heads<A, A::kShare, A::kHeadQuads, 1>(
+      memory.seen.queries, qkv, at, unit.kv_head * A::kShare, 0,
+      [&](int, bool is_key, int group, const Vector<typename A::Kept, 4>& quad) {
+        const int place = 4 * group + (is_key ? 0 : A::kHeadDim);
         store_vector(memory.seen.newest + place, quad);
         store_vector(cache.at(at.position) + place, quad);
       },
-      kv_head);
+      unit.kv_head);
   patience.lap(1);
   workers_barrier();
   DirectReader reader;
@@ -128,21 +141,38 @@ ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const
 
 // The result of a unit whose place no session has: it has no cache.
 template <class U, class To>
-ONEKERNEL_DEVICE void skip_unit(const To& to) {
+ONEKERNEL_DEVICE void skip_unit(const Unit& unit, const To& to) {
   const float none[4] = {};
-  for (int i = threadIdx.x; i < U::kShare * U::kHeadQuads; i += kWorkers)
-    to(i / U::kHeadQuads, i % U::kHeadQuads, none);
+  for (int i = threadIdx.x; i < U::kSliceHeads * U::kSliceQuads; i += kWorkers)
+    to(U::slice_head(unit.part) + i / U::kSliceQuads, U::slice_quad(unit.part) + i % U::kSliceQuads, none);
 }
 
-// Run what a block does for each of its units: a head of keys of a session.
-template <class U, int kSessions, int kBlocks, class Attend>
-ONEKERNEL_DEVICE void for_units(const Exchange& qkv, Attend attend) {
+// Run what a block does for each of its units.
+template <class U, int kSessions, int kBlocks, class Work>
+ONEKERNEL_DEVICE void for_units(Work work) {
 #pragma unroll 1
-  for (int unit = blockIdx.x; unit < kSessions * U::kKvHeads; unit += kBlocks) {
-    const int session = unit / U::kKvHeads;
-    const Exchange its{qkv.mail, qkv.start + session * U::kRows * U::kHeadDim, qkv.number};
-    attend(session, unit % U::kKvHeads, its);
-    workers_barrier();
+  for (int unit = blockIdx.x; unit < kSessions * U::kKvHeads * U::kMembers; unit += kBlocks) {
+    const int head = unit / U::kMembers;
+    work(Unit{head / U::kKvHeads, head % U::kKvHeads, unit % U::kMembers});
   }
+}
+
+template <class U, int kSessions, int kBlocks, class Attend>
+ONEKERNEL_DEVICE void attend_units(const Exchange& qkv, Attend attend) {
+  for_units<U, kSessions, kBlocks>([&](const Unit& unit) {
+    const Exchange its{qkv.mail, qkv.start + unit.session * U::kRows * U::kHeadDim, qkv.number};
+    attend(unit, its);
+    workers_barrier();
+  });
   qkv.end_use();
+}
+
+// Bring keys and values of near positions into L2.
+template <class H>
+ONEKERNEL_DEVICE void prefetch_near(const Cache<H>& cache, int position) {
+#pragma unroll 1
+  for (int member = 0; member < H::kMembers; ++member) {
+    const int rows = Cache<H>::before(position, member);
+    if (rows > 0) prefetch_bulk(cache.at(member), rows * Cache<H>::kRowBytes);
+  }
 }

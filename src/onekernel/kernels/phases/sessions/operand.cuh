@@ -98,9 +98,22 @@ struct Arriving {
     for (int i = 0; i < V::kQuads; ++i) found[buffer][i] = load_relaxed<4>(words + i * V::kOctet * 16);
   }
 
-  // Behind `look`: wait until so many pieces, from one on, are all there.
-  template <int kCount>
-  ONEKERNEL_DEVICE void settle(int octet, int piece, int buffer) {
+  // Wait for a few numbers of each warp, of all its steps: to ask for all of them in vain would take the time of others.
+  ONEKERNEL_DEVICE void await_some() const {
+    const int session = thread % kWarpLanes / 4, step = thread / kWarpLanes * V::kSteps + session % V::kSteps;
+    const int place = ((2 * step + session / V::kSteps % 2) * V::kOctet + session) * 16 + 4 * (thread % 4);
+    const auto complete = [&] {
+      if (!mine()) return true;
+      const auto quad = load_relaxed<4>(exchange.words() + place);
+      return (quad.at[1] & 1u) == exchange.parity() && (quad.at[3] & 1u) == exchange.parity();
+    };
+    const auto give_up = [&] { exchange.lose(place); };
+    spin_together(complete, "some numbers of other blocks", exchange.mail.lost > 0 ? 0 : kMostLooks, give_up);
+  }
+
+  // Behind `look`: wait until so many pieces, from one on, are all there, and what else is asked for.
+  template <int kCount, class Else>
+  ONEKERNEL_DEVICE void settle(int octet, int piece, int buffer, Else others) {
     const auto complete = [&] {
       unsigned any = 0, all = 1;
 #pragma unroll
@@ -112,10 +125,14 @@ struct Arriving {
       if (!there)
 #pragma unroll
         for (int i = 0; i < kCount; ++i) look(octet, piece + i, buffer + i);
-      return there;
+      return others() && there;
     };
     const auto give_up = [&] { exchange.lose(place(octet, piece)); };
     spin_together(complete, "vectors of other blocks", exchange.mail.lost > 0 ? 0 : kMostLooks, give_up);
+  }
+  template <int kCount>
+  ONEKERNEL_DEVICE void settle(int octet, int piece, int buffer) {
+    settle<kCount>(octet, piece, buffer, [] { return true; });
   }
 
   // The parts of a half of a step: those that come first, and the rests.
@@ -164,16 +181,21 @@ struct Squares {
     return ((parity ? ~all : any) & 1u) == 0;
   }
 
-  // Behind `look`: the factor of the norm of each session, in shared memory behind a barrier.
-  ONEKERNEL_DEVICE void store_factor(const Exchange& exchange, int octet, float epsilon, float* factors) {
-    if (thread / kWarpLanes >= V::kOctet) return;
-    const auto complete = [&] {
-      const bool all = there(exchange.parity());
-      if (!all) look(exchange, octet);
-      return all;
-    };
+  // Behind `look`: whether they are there; if not, look again.
+  ONEKERNEL_DEVICE bool complete(const Exchange& exchange, int octet) {
+    const bool all = thread / kWarpLanes >= V::kOctet || there(exchange.parity());
+    if (!all) look(exchange, octet);
+    return all;
+  }
+  ONEKERNEL_DEVICE void settle(const Exchange& exchange, int octet) {
     const auto give_up = [&] { exchange.lose(place(octet, 0)); };
-    spin_together(complete, "squares of other blocks", exchange.mail.lost > 0 ? 0 : kMostLooks, give_up);
+    spin_together([&] { return complete(exchange, octet); }, "squares of other blocks",
+                  exchange.mail.lost > 0 ? 0 : kMostLooks, give_up);
+  }
+
+  // Then: the factor of the norm of each session, in shared memory behind a barrier.
+  ONEKERNEL_DEVICE void store_factor(int octet, float epsilon, float* factors) const {
+    if (thread / kWarpLanes >= V::kOctet) return;
     float sums[4] = {};
 #pragma unroll
     for (int i = 0; i < kMine; ++i)

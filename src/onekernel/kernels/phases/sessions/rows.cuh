@@ -77,7 +77,7 @@ struct KeptRows {
 template <class M, class V, class T, class Stream, class Make>
 ONEKERNEL_DEVICE void begin_stream(Stream& stream, const Exchange& exchange, const float* weights, Make make) {
   using Task = RowTask<M::kGroups * M::kTiles, V::kSessions>;
-  for_rows<Task>([&](const Task& task) {
+  for_rows<Task>([&](const Task& task, int) {
     const int of_block = 8 * task.tile + task.of_tile, row = blockIdx.x * M::kBlockRows + of_block;
     const bool inside = task.inside && row < M::kRows;
     float value = 0.0f, weight = 0.0f;
