@@ -175,7 +175,7 @@ class SessionsLayout(Layout):
         kept = sum(4 * self.sessions * self.tiling(self.owner(stream)).rows for stream, _ in self.program.streams)
         seen = max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)) // 8
         units = sum(self._unit_bytes(attend) for attend in self.program.attends)
-        small = self.sessions * 4 * (16 + 3) + seen + _SMALL
+        small = self.sessions * (4 * (16 + 3) + 64) + seen + _SMALL
         ring = self.schedule.slots * SLOT_SHARED_BYTES
         return ring + 8 * self.result_floats + kept + units + small
 

@@ -144,9 +144,8 @@ class _Phases(PhaseText):
 
     def _attend(self, phase: Attend) -> Iterator[str]:
         heads, matrix = heads_name(phase.heads), self._taken(phase.into)
-        unit = f"{heads}Unit"
+        unit, ticks = f"{heads}Unit", self.schedule.patience
         norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
-        yield f"patience.wait({self.schedule.patience});"
         yield f"attend_units<{unit}, kSessions, kBlocks>({phase.queries}, [&](const Unit& unit, const Exchange& its) {{"
         yield f"  const int at = {phase.position or 'sessions[unit.session].position_at(step)'};"
         rotation = f"rotation + at * {heads}::kHeadDim"
@@ -162,13 +161,13 @@ class _Phases(PhaseText):
             start = f"(({number}) * {layers} + {phase.layer}) * {2 * positions} * {unit}::kHeadDim"
             start = f"reinterpret_cast<{KEPT[phase.heads.kept]}*>(few) + {start}"
             yield f"  const FewOfUnit<{unit}, {positions}> kept{{{start}}};"
-            yield f"  attend_unit_near<{heads}, {unit}, {positions}>(memory.few, patience, {given});"
+            yield f"  attend_unit_near<{heads}, {unit}, {positions}, {ticks}>(memory.few, patience, {given});"
         else:
             yield f"  {self.unit_cache(phase)}"
             yield f"  if (at < {phase.near})"
-            yield f"    attend_unit_near<{heads}, {unit}, {phase.near}>(memory.unit.near, patience, {given});"
+            yield f"    attend_unit_near<{heads}, {unit}, {phase.near}, {ticks}>(memory.unit.near, patience, {given});"
             yield "  else"
-            yield f"    attend_unit_far<{heads}, {heads}Alone>(memory.unit.far, patience, {given});"
+            yield f"    attend_unit_far<{heads}, {heads}Alone, {ticks}>(memory.unit.far, patience, {given});"
         yield "});"
         yield "patience.lap(2);"
         yield "patience.since = clock_ticks();"
@@ -253,6 +252,7 @@ class _Kernel(KernelText):
         for stream, _ in self.program.streams:
             yield f"    KeptRows<{type_name(self.layout.owner(stream).name)}, kSessions> {stream};"
         yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
+        yield "    Session sessions[kSessions];"
         yield "    SpokenMemory<kSessions> spoken;"
         yield from self.laps()
         yield "  };"
@@ -260,7 +260,9 @@ class _Kernel(KernelText):
 
     def begin(self) -> Iterator[str]:
         yield "  auto& memory = *dynamic_storage<Memory>();"
-        yield "  const auto* sessions = reinterpret_cast<const Session*>(table);"
+        yield "  const Session* sessions = memory.sessions;"
+        yield "  for (int i = threadIdx.x; i < 8 * kSessions; i += kWorkers)"
+        yield "    reinterpret_cast<long long*>(memory.sessions)[i] = table[i];"
         yield f"  const unsigned char* stream = weights + blockIdx.x * {self.layout.stream_bytes}ll;"
         if self.schedule.slots:
             yield from self.writer()
@@ -271,6 +273,7 @@ class _Kernel(KernelText):
         yield from self.patience()
         yield "  Turns turns;"
         yield "  int frames = 0;"
+        yield "  workers_barrier();"
         yield "  memory.spoken.load(sessions);"
         yield "  if (static_cast<int>(blockIdx.x) < kSessions) {"
         yield "    memory.draw.load(sessions[blockIdx.x].request, sessions[blockIdx.x].options);"

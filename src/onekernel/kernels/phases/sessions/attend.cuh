@@ -78,12 +78,13 @@ ONEKERNEL_DEVICE void mix_slices(const NearMemory<U, kPositions>& memory, int pa
 
 // The first positions of a cache; what it has of them is on its way before the new one is there. Every part keeps all
 // of the new position: so a block reads what it wrote itself.
-template <class H, class U, int kPositions, class T, class Patience_, class Kept, class To>
+template <class H, class U, int kPositions, int kTicks, class T, class Patience_, class Kept, class To>
 ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, Patience_& patience, const Exchange& qkv,
                                        const HeadOperands<T>& at, const Kept& cache, const Unit& unit, const To& to) {
   const int position = at.position, first = U::slice_quad(unit.part);
   const Before<U, kPositions> before(cache, first, position);
   before.store_values(memory.values, position);
+  patience.wait(kTicks);
   gather_heads<U, U::kSliceHeads, U::kHeadQuads, 1>(
       memory.queries, qkv, at, unit.kv_head * U::kShare + U::slice_head(unit.part), 0,
       [&](int, bool is_key, int group, const Vector<typename U::Kept, 4>& quad) {
@@ -110,10 +111,11 @@ ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, Patien
 }
 
 // All positions, by the first part: member by member; then what they found is merged.
-template <class H, class A, class Memory, class Patience_, class T, class To>
+template <class H, class A, int kTicks, class Memory, class Patience_, class T, class To>
 ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const Exchange& qkv,
                                       const HeadOperands<T>& at, const Cache<H>& cache, const Unit& unit, const To& to) {
   if (unit.part > 0) return;
+  patience.wait(kTicks);
   gather_heads<A, A::kShare, A::kHeadQuads, 1>(
       memory.seen.queries, qkv, at, unit.kv_head * A::kShare, 0,
       [&](int, bool is_key, int group, const Vector<typename A::Kept, 4>& quad) {
@@ -162,7 +164,7 @@ ONEKERNEL_DEVICE void attend_units(const Exchange& qkv, Attend attend) {
   for_units<U, kSessions, kBlocks>([&](const Unit& unit) {
     const Exchange its{qkv.mail, qkv.start + unit.session * U::kRows * U::kHeadDim, qkv.number};
     attend(unit, its);
-    workers_barrier();
+    if (kSessions * U::kKvHeads * U::kMembers > kBlocks) workers_barrier();  // another unit may follow
   });
   qkv.end_use();
 }

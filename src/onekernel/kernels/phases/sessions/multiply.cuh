@@ -151,14 +151,14 @@ struct RowTask {
       : session(task / 8 % kSessions), tile(task / 8 / kSessions), of_tile(task % 8), inside(task < kTasks) {}
 };
 
-// Run `work` for all tasks, by whole warps, round by round.
+// Run `work` for all tasks, by whole warps; several rounds without a branch between them, so that they overlap.
 template <class Task, class Work>
 ONEKERNEL_DEVICE void for_rows(Work work) {
   const int thread = fresh_thread_index();
 #pragma unroll
   for (int round = 0; round < Task::kRounds; ++round) {
     const int task = thread + round * kWorkers;
-    if (Task::kTasks % kWorkers == 0 || task - thread % kWarpLanes < Task::kTasks) work(Task(task), round);
+    if (Task::kRounds > 1 || task - thread % kWarpLanes < Task::kTasks) work(Task(task), round);
   }
 }
 
@@ -167,10 +167,11 @@ template <class M, class V>
 struct Buffers {
   static constexpr int kPairs = divide_up(M::kTiles, 2);
   static constexpr int kPieces = V::kPieces * V::kQuads;  // quads of a lane, of all
-  static constexpr bool kAll = V::kOctets == 1 ? kPieces + 8 * kPairs <= 32 : kPieces <= 8;
+  static constexpr bool kAll = kPieces <= (kPairs > 2 ? 8 : V::kOctets > 1 ? (kPairs > 1 ? 8 : 16) : kPairs > 1 ? 16 : 24);
   static constexpr int kRoom = (12 - 2 * (kPairs - 1)) / V::kQuads;
   static constexpr int kCount = kAll || V::kPieces < kRoom ? V::kPieces : kRoom > 0 ? kRoom : 1;
   static constexpr int kQuads = kCount * V::kQuads;
+  static constexpr int kFirst = kQuads > 16 ? kCount / 2 : kCount, kBehind = kCount - kFirst;  // that are awaited
   static constexpr bool kMany = kQuads * V::kOctet > 48;  // at once
 };
 
@@ -224,7 +225,7 @@ ONEKERNEL_DEVICE void project_sessions(Memory& memory, Turns& turns, Patience_& 
     if (needs_factors) squares.look(from, 0);
 #pragma unroll
     for (int i = 0; i < Pieces::kCount; ++i) pieces.look(0, i, i);
-    pieces.template settle<Pieces::kCount>(0, 0, 0, [&] { return !needs_factors || squares.complete(from, 0); });
+    pieces.template settle<Pieces::kFirst>(0, 0, 0, [&] { return !needs_factors || squares.complete(from, 0); });
     patience.lap(2);
 #pragma unroll 1
     for (int octet = 0; octet < V::kOctets; ++octet) {
@@ -232,12 +233,14 @@ ONEKERNEL_DEVICE void project_sessions(Memory& memory, Turns& turns, Patience_& 
       if (needs_factors && octet > 0) squares.look(from, octet);
       Sums sums;
       if constexpr (kOpens) {  // one text without a wait in it
-        if (octet > 0) pieces.template settle<Pieces::kCount>(octet, 0, 0);
+        if (octet > 0) pieces.template settle<Pieces::kFirst>(octet, 0, 0);
         if (needs_factors && octet > 0) squares.settle(from, octet);
         patience.lap(3);
         if (needs_factors) squares.store_factor(octet, epsilon, factors);
 #pragma unroll
         for (int piece = 0; piece < V::kPieces; ++piece) {
+          if (piece == Pieces::kFirst)
+            pieces.template settle<(Pieces::kBehind > 0 ? Pieces::kBehind : 1)>(octet, piece, piece);
           sums.multiply(reader, pieces, piece, piece);
           if (!last) pieces.look(octet + 1, piece, piece);
         }
@@ -276,6 +279,7 @@ ONEKERNEL_DEVICE void project_sessions(Memory& memory, Turns& turns, Patience_& 
         values[round] = inside ? Sums::sum(results, task.session, 8 * task.tile + task.of_tile) : 0.0f;
         if (kNormed) values[round] = rounded_product(values[round], factors[octet * V::kOctet + task.session]);
       });
+      for_rows<Task>([&](const Task&, int round) { values[round] = finish.prepared(values[round]); });
       for_rows<Task>([&](const Task& task, int round) {
         const bool inside = task.inside && row_of(task) < M::kRows;
         finish(octet * V::kOctet + task.session, row_of(task), values[round], inside);

@@ -25,6 +25,7 @@ struct PublishRows {
   const float* bias;  // or none
 
   ONEKERNEL_DEVICE void prefetch(int, bool) {}
+  ONEKERNEL_DEVICE float prepared(float value) const { return value; }
   ONEKERNEL_DEVICE void operator()(int session, int row, float value, bool inside) const {
     if (inside) exchange.publish(session * kRows + row, bias != nullptr ? value + bias[row] : value);
   }
@@ -36,8 +37,9 @@ struct PublishGates {
   const Exchange& exchange;
 
   ONEKERNEL_DEVICE void prefetch(int, bool) {}
-  ONEKERNEL_DEVICE void operator()(int session, int row, float value, bool inside) const {
-    const float up = shuffle_xor(value, 1), gated = exchanged(silu(value) * up), next = shuffle_xor(gated, 2);
+  ONEKERNEL_DEVICE float prepared(float value) const { return exchanged(silu(value) * shuffle_xor(value, 1)); }
+  ONEKERNEL_DEVICE void operator()(int session, int row, float gated, bool inside) const {
+    const float next = shuffle_xor(gated, 2);
     if (inside && lane_index() % 4 == 0) V::template publish<T>(exchange, session, row / 2, gated, next);
   }
 };
@@ -56,6 +58,7 @@ struct AddToStream {
     static_assert(8 * M::kTiles * V::kOctet <= kWorkers, "one row");
     if (heard && inside) weight = weights[row];
   }
+  ONEKERNEL_DEVICE float prepared(float value) const { return value; }
   ONEKERNEL_DEVICE void operator()(int session, int row, float value, bool inside) const {
     float sum = 0.0f;
     if (inside) {
