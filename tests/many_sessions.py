@@ -67,16 +67,16 @@ def loaded(kernel: Any, shape: SpeechShape, on: Any) -> Any:
     return kernel
 
 
-def alone(shape: SpeechShape, on: Any) -> FrameKernel:
+def alone(shape: SpeechShape, on: Any, blocks: int = BLOCKS) -> FrameKernel:
     """Return the kernel of one session."""
-    layout = Layout(speech_decoder(shape, NEAR), Schedule(BLOCKS, slots=4 if on.arch == "sm_90" else 0))
+    layout = Layout(speech_decoder(shape, NEAR), Schedule(blocks, slots=4 if on.arch == "sm_90" else 0))
     return loaded(FrameKernel(Kernel(kernel_request(layout, on.arch), on), layout, shape, CAPACITY), shape, on)
 
 
 def many(one: FrameKernel, sessions: int, on: Any, change: Callable[[str], str] = str) -> SessionsKernel:
     """Return the kernel of many; `change` is given each line of its text."""
     program = speech_decoder(one.shape, NEAR, paired=False)
-    layout = sessions_layout(program, Schedule(BLOCKS, slots=5), sessions, on.arch)
+    layout = sessions_layout(program, Schedule(one.layout.schedule.blocks, slots=5), sessions, on.arch)
     request = sessions_request(layout, on.arch)
     body = tuple(replace(line, text=change(line.text)) for line in request.body)
     return loaded(SessionsKernel(Kernel(replace(request, body=body), on), layout, one), one.shape, on)

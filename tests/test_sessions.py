@@ -48,6 +48,16 @@ def test_sessions_say_what_each_says_alone(
     assert all(same(*pair) for pair in zip(apart, together, strict=True))
 
 
+def test_octets_take_turns() -> None:
+    """More than eight sessions go through the tensor cores one octet after the other; requests are in both."""
+    one = alone(EQUAL, EmulatedDevice("sm_80"), blocks=16)
+    apart, texts = begun(one, 9)
+    together = list(map(twin, apart))
+    said = many(one, 16, EmulatedDevice("sm_80")).say(together, texts, 1).tolist()
+    assert said == [request.say(None, text, 1).tolist() for request, text in zip(apart, texts, strict=True)]
+    assert all(same(*pair) for pair in zip(apart, together, strict=True))
+
+
 @pytest.mark.parametrize("sessions", SESSIONS)
 @pytest.mark.parametrize("shape", SPEECH, ids=["0.6B", "1.7B"])
 def test_released_sizes_have_a_layout_that_is_safe(shape: SpeechShape, sessions: int) -> None:

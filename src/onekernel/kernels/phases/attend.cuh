@@ -24,6 +24,23 @@ struct AttendMemory {
   alignas(16) float states[kWarps][H::kShare][kState];
 };
 
+// Keys of a lane that stand `apart` numbers from each other, with their values behind them; those below `count` of
+// them.
+template <class H, int kSeen>
+struct SeenRows {
+  LanePart<H> keys[kSeen], values[kSeen];
+
+  ONEKERNEL_DEVICE void load(const typename H::Kept* rows, int apart, int count) {
+#pragma unroll
+    for (int i = 0; i < kSeen; ++i) {
+      keys[i] = values[i] = {};
+      if (i >= count) continue;
+      keys[i].load_from(rows + i * apart);
+      values[i].load_from(rows + i * apart + H::kHeadDim);
+    }
+  }
+};
+
 // What the lanes of a key have seen: for each head the largest score, the sum of exponentials, the values under them.
 template <class H>
 struct Seen {
@@ -39,25 +56,23 @@ struct Seen {
     }
   }
 
-  // See keys that stand `apart` numbers from each other, with their values behind them; those below `count` of them.
   // All lanes call it, `rows` is the same for those of one key.
   template <int kSeen>
   ONEKERNEL_DEVICE void see(const float (&queries)[H::kShare][H::kLaneDims], const typename H::Kept* rows, int apart,
                             int count) {
-    LanePart<H> keys[kSeen], values_[kSeen];
-#pragma unroll
-    for (int i = 0; i < kSeen; ++i) {
-      keys[i] = values_[i] = {};
-      if (i >= count) continue;
-      keys[i].load_from(rows + i * apart);
-      values_[i].load_from(rows + i * apart + H::kHeadDim);
-    }
+    SeenRows<H, kSeen> its;
+    its.load(rows, apart, count);
+    see(queries, its, count);
+  }
+  template <int kSeen>
+  ONEKERNEL_DEVICE void see(const float (&queries)[H::kShare][H::kLaneDims], const SeenRows<H, kSeen>& rows,
+                            int count) {
 #pragma unroll
     for (int h = 0; h < H::kShare; ++h) {
       float score[kSeen], now = largest[h];
 #pragma unroll
       for (int i = 0; i < kSeen; ++i) {
-        score[i] = score_of<H>(queries[h], keys[i]);
+        score[i] = score_of<H>(queries[h], rows.keys[i]);
         if (i < count) now = fmaxf(now, score[i]);
       }
       const float before = fast_exp2(largest[h] - now);
@@ -70,7 +85,7 @@ struct Seen {
         const float weight = i < count ? fast_exp2(score[i] - now) : 0.0f;
         sum[h] += weight;
 #pragma unroll
-        for (int d = 0; d < H::kLaneDims; ++d) values[h][d] += weight * values_[i].at(d);
+        for (int d = 0; d < H::kLaneDims; ++d) values[h][d] += weight * rows.values[i].at(d);
       }
     }
   }

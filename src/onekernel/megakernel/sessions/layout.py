@@ -1,7 +1,7 @@
 """Where everything of a program lies when many sessions share its weights.
 
-The order of pieces (sessions/pack.py) is spelled in kernels/phases/sessions/operand.cuh too: weights that are packed otherwise than they
-are read would make other values.
+The order of pieces (sessions/pack.py) is spelled in kernels/phases/sessions/operand.cuh too: weights that are packed
+otherwise than they are read would make other values.
 """
 
 from __future__ import annotations

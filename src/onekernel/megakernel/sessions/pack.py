@@ -25,10 +25,15 @@ def pack_for_sessions(layout: SessionsLayout, matrix: Matrix, weight: torch.Tens
     tiling = layout.tiling(matrix)
     size, pairs = piece_of(tiling.steps), tiling.tiles // 2
     fragments = fragments_of(layout, matrix, weight)[:, :, in_chains(tiling.steps)]
-    #                          group, tile, piece, 3 step, 4 warp, 5 lane, 6 r / 2, 7 half, 8 h
-    pieces = fragments.reshape(-1, tiling.tiles, tiling.steps // size, size, WARPS, 32, 2, 2, 2)
-    paired = pieces[:, : 2 * pairs].unflatten(1, (pairs, 2)).permute(0, 3, 1, 8, 4, 5, 6, 7, 2, 9).flatten(2, 3)
-    ordered = torch.cat((paired, pieces[:, 2 * pairs :].transpose(1, 2)), 2).contiguous()
+    rest = tiling.steps // size, size, WARPS, 32, 2, 2, 2  # piece, step, warp, lane, r / 2, half, h
+    paired = (
+        fragments[:, : 2 * pairs]
+        .reshape(len(fragments), pairs, 2, *rest)
+        .permute(0, 3, 1, 8, 4, 5, 6, 7, 2, 9)
+        .flatten(2, 3)
+    )
+    alone = fragments[:, 2 * pairs :].reshape(len(fragments), tiling.tiles % 2, *rest).transpose(1, 2)
+    ordered = torch.cat((paired.flatten(3), alone.flatten(3)), 2).contiguous()
     packed = ordered.view(torch.uint8).view(layout.schedule.blocks, -1)
     assert packed.shape[1] == tiling.bytes
     return packed

@@ -1,6 +1,6 @@
-// Attention of many sessions: a head of keys of a session is for a few blocks, its parts, or for one; each does what some
-// of the members of the head do for a single session, in the same order. H is the heads as members have them, U as parts
-// have them, A as one block has them alone.
+// Attention of many sessions: a head of keys of a session is for a few blocks, its parts, or for one; each does what
+// some of the members of the head do for a single session, in the same order. H is the heads as members have them, U as
+// parts have them, A as one block has them alone.
 #pragma once
 #include "phases/attend.cuh"
 #include "phases/attend_alone.cuh"
@@ -110,10 +110,48 @@ ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, Patien
   mix_slices<H>(memory, unit.part, position, to);
 }
 
+// Rows of a cache that are next to be seen by a warp, member by member, as many at a time as fit into a slot of a ring.
+template <class H>
+struct ComingRows {
+  static constexpr int kRow = 2 * H::kHeadDim, kAtOnce = kSlotBytes / Cache<H>::kRowBytes;
+  static constexpr int kSeen = divide_up(kAtOnce, H::kAtOnce);
+  const Cache<H>& cache;
+  int position;
+  SeenRows<H, kSeen> rows;
+
+  ONEKERNEL_DEVICE int count(int member, int from) const {
+    const int left = Cache<H>::before(position, member) - from;
+    return divide_up((left < kAtOnce ? left : kAtOnce) - H::first_key(), H::kAtOnce);
+  }
+  ONEKERNEL_DEVICE void load(int member, int from) {
+    if (member == H::kMembers) return;
+    rows.load(cache.at(member) + (from + H::first_key()) * kRow, H::kAtOnce * kRow, count(member, from));
+  }
+};
+
+// What `see_positions` sees of a member; the rows after it are on their way before these are looked at.
+template <class H>
+ONEKERNEL_DEVICE void see_member(Seen<H>& seen, const float (&queries)[H::kShare][H::kLaneDims], ComingRows<H>& coming,
+                                 const typename H::Kept* newest, int member) {
+  const int rows = Cache<H>::before(coming.position, member);
+  if (rows == 0) coming.load(member + 1, 0);
+#pragma unroll 1
+  for (int from = 0; from < rows; from += ComingRows<H>::kAtOnce) {
+    const auto now = coming.rows;
+    const int next = from + ComingRows<H>::kAtOnce;
+    coming.load(next < rows ? member : member + 1, next < rows ? next : 0);
+    seen.see(queries, now, coming.count(member, from));
+  }
+  if (coming.position % H::kMembers == member) seen.template see<1>(queries, newest, 0, H::first_key() == 0 ? 1 : 0);
+#pragma unroll
+  for (int distance = H::kKeyLanes; distance < kWarpLanes; distance *= 2) seen.merge(distance);
+}
+
 // All positions, by the first part: member by member; then what they found is merged.
 template <class H, class A, int kTicks, class Memory, class Patience_, class T, class To>
 ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const Exchange& qkv,
-                                      const HeadOperands<T>& at, const Cache<H>& cache, const Unit& unit, const To& to) {
+                                      const HeadOperands<T>& at, const Cache<H>& cache, const Unit& unit,
+                                      const To& to) {
   if (unit.part > 0) return;
   patience.wait(kTicks);
   gather_heads<A, A::kShare, A::kHeadQuads, 1>(
@@ -126,10 +164,15 @@ ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const
       unit.kv_head);
   patience.lap(1);
   workers_barrier();
-  DirectReader reader;
+  float queries[H::kShare][H::kLaneDims];
+  load_queries<H, H::kShare>(memory.seen.queries, queries);
+  ComingRows<H> coming{cache, at.position};
+  coming.load(0, 0);
 #pragma unroll 1
   for (int member = 0; member < H::kMembers; ++member) {
-    see_positions<H>(memory.seen, reader, cache, at.position, member);
+    Seen<H> seen;
+    see_member(seen, queries, coming, memory.seen.newest, member);
+    seen.store(memory.seen.states[warp_index()]);
     workers_barrier();
     publish_seen<H>(memory.seen, memory.parts, member, 0);
     workers_barrier();

@@ -1,6 +1,6 @@
-// A matrix times the vectors of many sessions. Each warp multiplies the columns of its span, as with a single session:
-// pieces of the vectors come from an exchange into registers, weights through the ring, and partial sums of an octet
-// meet in shared memory.
+// The weights of a group times an octet of vectors. Each warp multiplies the columns of its span, as with a single
+// session: vectors come from an exchange into registers, weights through the ring, and partial sums meet in shared
+// memory.
 #pragma once
 #include "phases/sessions/operand.cuh"
 
@@ -81,7 +81,7 @@ struct OctetSums {
     const bool begins = V::begins(first), ends = V::ends(first + V::kPiece - 1);
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      MatrixD (&its)[2][2] = products[pair];
+      MatrixD(&its)[2][2] = products[pair];
       if (begins) its[0][0] = its[0][1] = its[1][0] = its[1][1] = {};
 #pragma unroll
       for (int i = 0; i < V::kPiece; ++i) {
@@ -139,153 +139,3 @@ struct OctetSums {
     return its[0];
   }
 };
-
-// A row of a session that a thread finishes; eight neighbours have those of a tile.
-template <int kTiles, int kSessions>
-struct RowTask {
-  static constexpr int kTasks = 8 * kTiles * kSessions, kRounds = divide_up(kTasks, kWorkers);
-  int session, tile, of_tile;
-  bool inside;
-
-  ONEKERNEL_DEVICE explicit RowTask(int task)
-      : session(task / 8 % kSessions), tile(task / 8 / kSessions), of_tile(task % 8), inside(task < kTasks) {}
-};
-
-// Run `work` for all tasks, by whole warps; several rounds without a branch between them, so that they overlap.
-template <class Task, class Work>
-ONEKERNEL_DEVICE void for_rows(Work work) {
-  const int thread = fresh_thread_index();
-#pragma unroll
-  for (int round = 0; round < Task::kRounds; ++round) {
-    const int task = thread + round * kWorkers;
-    if (Task::kRounds > 1 || task - thread % kWarpLanes < Task::kTasks) work(Task(task), round);
-  }
-}
-
-// How many pieces of vectors are on their way: as registers allow.
-template <class M, class V>
-struct Buffers {
-  static constexpr int kPairs = divide_up(M::kTiles, 2);
-  static constexpr int kPieces = V::kPieces * V::kQuads;  // quads of a lane, of all
-  static constexpr bool kAll = kPieces <= (kPairs > 2 ? 8 : V::kOctets > 1 ? (kPairs > 1 ? 8 : 16) : kPairs > 1 ? 16 : 24);
-  static constexpr int kRoom = (12 - 2 * (kPairs - 1)) / V::kQuads;
-  static constexpr int kCount = kAll || V::kPieces < kRoom ? V::kPieces : kRoom > 0 ? kRoom : 1;
-  static constexpr int kQuads = kCount * V::kQuads;
-  static constexpr int kFirst = kQuads > 16 ? kCount / 2 : kCount, kBehind = kCount - kFirst;  // that are awaited
-  static constexpr bool kMany = kQuads * V::kOctet > 48;  // at once
-};
-
-// Multiply the vectors of all sessions; under a norm if kNormed, whose factors blocks without rows need too if
-// kEverywhere. `ends`: nobody reads the vectors after this.
-template <int kTicks, class M, class V, bool kNormed, bool kEverywhere, class Memory, class Patience_, class Reader,
-          class Finish>
-ONEKERNEL_DEVICE void project_sessions(Memory& memory, Turns& turns, Patience_& patience, Reader& reader,
-                                       const Exchange& from, bool ends, float epsilon, Finish finish) {
-  using Sums = OctetSums<M, V>;
-  using Pieces = Buffers<M, V>;
-  static_assert(M::kRows % 8 == 0, "whole tiles");
-  static_assert(4 * kWarps * V::kOctet * Sums::kStride <= sizeof(memory.results[0]), "room for a group");
-  constexpr int kWindow = M::kTiles * V::kPiece;  // fragments of a piece, of a warp
-  float* factors = memory.factors[turns.factors];
-  if (kNormed && (M::here() || kEverywhere)) turns.factors ^= 1;
-  if (!M::here()) {
-    patience.wait(kTicks);
-    if (kNormed && kEverywhere) {
-#pragma unroll 1
-      for (int octet = 0; octet < V::kOctets; ++octet) {
-        Squares<V> squares;
-        squares.look(from, octet);
-        squares.settle(from, octet);
-        squares.store_factor(octet, epsilon, factors);
-      }
-      workers_barrier();
-    }
-    reader.skip(M::kGroups * stream_bytes(M::kFragments));
-    if (ends) from.end_use();
-    return;
-  }
-  using Task = RowTask<M::kTiles, V::kOctet>;
-#pragma unroll 1
-  for (int group = 0; group < M::kGroups; ++group) {
-    const auto row_of = [&](const Task& task) {
-      return (blockIdx.x * M::kGroups + group) * M::kGroupRows + 8 * task.tile + task.of_tile;
-    };
-    const Task first_task(fresh_thread_index());
-    finish.prefetch(row_of(first_task), first_task.inside && row_of(first_task) < M::kRows);
-    constexpr bool kOpens = Pieces::kAll && V::kPieces * kWindow <= Reader::kMost;
-    reader.open_group();
-    reader.open(kOpens ? V::kPieces * kWindow : kWindow);
-    const bool needs_factors = kNormed && group == 0;
-    Arriving<V, Pieces::kCount> pieces(from);
-    Squares<V> squares;
-    if (group == 0) patience.wait(kTicks);
-    patience.lap(0);
-    if (Pieces::kMany) pieces.await_some();
-    patience.lap(1);
-    if (needs_factors) squares.look(from, 0);
-#pragma unroll
-    for (int i = 0; i < Pieces::kCount; ++i) pieces.look(0, i, i);
-    pieces.template settle<Pieces::kFirst>(0, 0, 0, [&] { return !needs_factors || squares.complete(from, 0); });
-    patience.lap(2);
-#pragma unroll 1
-    for (int octet = 0; octet < V::kOctets; ++octet) {
-      const bool last = octet + 1 == V::kOctets;
-      if (needs_factors && octet > 0) squares.look(from, octet);
-      Sums sums;
-      if constexpr (kOpens) {  // one text without a wait in it
-        if (octet > 0) pieces.template settle<Pieces::kFirst>(octet, 0, 0);
-        if (needs_factors && octet > 0) squares.settle(from, octet);
-        patience.lap(3);
-        if (needs_factors) squares.store_factor(octet, epsilon, factors);
-#pragma unroll
-        for (int piece = 0; piece < V::kPieces; ++piece) {
-          if (piece == Pieces::kFirst)
-            pieces.template settle<(Pieces::kBehind > 0 ? Pieces::kBehind : 1)>(octet, piece, piece);
-          sums.multiply(reader, pieces, piece, piece);
-          if (!last) pieces.look(octet + 1, piece, piece);
-        }
-        if (last) reader.free(V::kPieces * kWindow, true);
-      } else {
-#pragma unroll(V::kPieces <= 4 ? 4 : 1)
-        for (int first = 0; first < V::kPieces; first += Pieces::kCount)
-#pragma unroll
-          for (int i = 0; i < Pieces::kCount; ++i) {
-            const int piece = first + i;
-            if (V::kPieces % Pieces::kCount != 0 && piece >= V::kPieces) break;
-            pieces.template settle<1>(octet, piece, i);
-            if (needs_factors && piece == 0) {
-              if (octet > 0) squares.settle(from, octet);
-              squares.store_factor(octet, epsilon, factors);
-            }
-            reader.open((piece + 1) * kWindow);
-            sums.multiply(reader, pieces, piece, i);
-            if (piece + Pieces::kCount < V::kPieces)
-              pieces.look(octet, piece + Pieces::kCount, i);
-            else if (!last)
-              pieces.look(octet + 1, i, i);
-            if (last) reader.free((piece + 1) * kWindow, piece + 1 == V::kPieces);
-          }
-      }
-      patience.lap(4);
-      float* results = memory.results[turns.results];
-      turns.results ^= 1;
-      sums.store(results);
-      workers_barrier();
-      patience.lap(5);
-      if (ends && last && group + 1 == M::kGroups) from.end_use();
-      float values[Task::kRounds];
-      for_rows<Task>([&](const Task& task, int round) {
-        const bool inside = task.inside && row_of(task) < M::kRows;
-        values[round] = inside ? Sums::sum(results, task.session, 8 * task.tile + task.of_tile) : 0.0f;
-        if (kNormed) values[round] = rounded_product(values[round], factors[octet * V::kOctet + task.session]);
-      });
-      for_rows<Task>([&](const Task&, int round) { values[round] = finish.prepared(values[round]); });
-      for_rows<Task>([&](const Task& task, int round) {
-        const bool inside = task.inside && row_of(task) < M::kRows;
-        finish(octet * V::kOctet + task.session, row_of(task), values[round], inside);
-      });
-      patience.lap(6);
-    }
-  }
-  patience.since = clock_ticks();
-}

@@ -3,7 +3,8 @@
 //
 // A warp has the span of columns that it has with a single session. Sessions go through the tensor cores eight at a
 // time, an octet; steps go chain by chain, a few of them at a time, a piece. The words of an exchange: octets, steps,
-// halves of a step, sessions, groups of four columns; then for each session the sums of the squares of eight neighbours.
+// halves of a step, sessions, groups of four columns; then for each session the sums of the squares of eight
+// neighbours.
 #pragma once
 #include "phases/project.cuh"
 
@@ -98,7 +99,8 @@ struct Arriving {
     for (int i = 0; i < V::kQuads; ++i) found[buffer][i] = load_relaxed<4>(words + i * V::kOctet * 16);
   }
 
-  // Wait for a few numbers of each warp, of all its steps: to ask for all of them in vain would take the time of others.
+  // Wait for a few numbers of each warp, of all its steps: to ask for all of them in vain would take the time of
+  // others.
   ONEKERNEL_DEVICE void await_some() const {
     const int session = thread % kWarpLanes / 4, step = thread / kWarpLanes * V::kSteps + session % V::kSteps;
     const int place = ((2 * step + session / V::kSteps % 2) * V::kOctet + session) * 16 + 4 * (thread % 4);
@@ -209,6 +211,7 @@ struct Squares {
     float sum = (sums[0] + sums[2]) + (sums[1] + sums[3]);
 #pragma unroll
     for (int distance = 4; distance < kWarpLanes; distance *= 2) sum += shuffle_xor(sum, distance);
-    if (thread % kWarpLanes == 0) factors[octet * V::kOctet + thread / kWarpLanes] = rsqrtf(sum / V::kColumns + epsilon);
+    if (thread % kWarpLanes == 0)
+      factors[octet * V::kOctet + thread / kWarpLanes] = rsqrtf(sum / V::kColumns + epsilon);
   }
 };

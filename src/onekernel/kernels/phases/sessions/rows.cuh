@@ -1,7 +1,7 @@
 // What becomes of rows of many sessions, and the residual streams: whoever makes the rows of a stream keeps them.
 #pragma once
 #include "phases/sample.cuh"
-#include "phases/sessions/multiply.cuh"
+#include "phases/sessions/project.cuh"
 
 // What the host says of a session, in words of eight bytes.
 struct Session {
