@@ -180,7 +180,6 @@ ONEKERNEL_DEVICE void project_sessions(Memory& memory, Turns& turns, Patience_& 
         product.multiply_held(sums, from, octet, last);
       else
         product.multiply_by_pieces(sums, from, octet, last);
-      patience.lap(3);
       float* results = memory.results[turns.results];
       turns.results ^= 1;
       sums.store(results);
