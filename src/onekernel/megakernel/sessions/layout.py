@@ -45,7 +45,8 @@ CHOSEN = "chosen"  # the exchange of the codes that were drawn
 OCTET = 8  # sessions that go through the tensor cores together
 _MOST_TILES = 6  # of a group: their sums are in registers
 _MOST_HELD = 8  # slots of the ring with the weights of a group, which wait there for the last octet
-_SMALL = 2048  # bytes of shared memory for what is small
+_LANDING = 12  # groups of four numbers of a lane that are on their way while others are multiplied
+_SMALL = 1024  # bytes of shared memory for what is small
 
 
 def for_sessions(program: Program) -> Program:
@@ -136,6 +137,11 @@ class SessionsLayout(Layout):
         return WARPS * min(self.sessions, OCTET) * (rows + 4)
 
     @property
+    def landing_quads(self) -> int:
+        """Return how much of several octets lands in shared memory; a single octet goes into registers."""
+        return _LANDING if self.sessions > OCTET else 0
+
+    @property
     def few_of_all(self) -> int:
         """The bytes of the keys and values of few positions, of all heads of all sessions, in global memory."""
         (attend,) = (attend for attend in self.program.attends if attend.position)
@@ -175,6 +181,7 @@ class SessionsLayout(Layout):
         kept = sum(4 * self.sessions * self.tiling(self.owner(stream)).rows for stream, _ in self.program.streams)
         seen = max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)) // 8
         units = sum(self._unit_bytes(attend) for attend in self.program.attends)
+        units = max(units, self.landing_quads * 16 * 32 * WARPS)
         small = self.sessions * (4 * (16 + 3) + 64) + seen + _SMALL
         ring = self.schedule.slots * SLOT_SHARED_BYTES
         return ring + 8 * self.result_floats + kept + units + small

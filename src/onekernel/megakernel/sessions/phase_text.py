@@ -92,7 +92,7 @@ class SessionsPhaseText(PhaseText):
         ends = "true" if self.layout.reread.get(phase.matrix, True) else "false"
         source_name = source.owed if isinstance(source, Normed) else source.exchange
         epsilon = float_literal(source.epsilon) if isinstance(source, Normed) else "0.0f"
-        given = f"memory.shared, turns, patience, reader, {source_name}, {ends}, {epsilon}"
+        given = f"memory.shared, memory.landing, turns, patience, reader, {source_name}, {ends}, {epsilon}"
         yield f"project_sessions<{names}>({given}, {self._finish(phase, kind)});"
 
     def _finish(self, phase: Project, kind: str) -> str:
@@ -127,13 +127,13 @@ class SessionsPhaseText(PhaseText):
             start = f"(({number}) * {layers} + {phase.layer}) * {2 * positions} * {unit}::kHeadDim"
             start = f"reinterpret_cast<{KEPT[phase.heads.kept]}*>(few) + {start}"
             yield f"  const FewOfUnit<{unit}, {positions}> kept{{{start}}};"
-            yield f"  attend_unit_near<{heads}, {unit}, {positions}, {ticks}>(memory.few, patience, {given});"
+            yield f"  attend_unit_near<{heads}, {unit}, {positions}, {ticks}>(memory.seen.few, patience, {given});"
         else:
             yield f"  {self.unit_cache(phase)}"
             yield f"  if (at < {phase.near})"
-            yield f"    attend_unit_near<{heads}, {unit}, {phase.near}, {ticks}>(memory.unit.near, patience, {given});"
+            yield f"    attend_unit_near<{heads}, {unit}, {phase.near}, {ticks}>(memory.seen.unit.near, patience, {given});"
             yield "  else"
-            yield f"    attend_unit_far<{heads}, {heads}Alone, {ticks}>(memory.unit.far, patience, {given});"
+            yield f"    attend_unit_far<{heads}, {heads}Alone, {ticks}>(memory.seen.unit.far, patience, {given});"
         yield "});"
         yield "patience.lap(2);"
         yield "patience.since = clock_ticks();"

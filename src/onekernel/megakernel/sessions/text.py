@@ -68,12 +68,7 @@ class _Kernel(KernelText):
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
         yield f"    SessionsMemory<kSessions, {self.layout.result_floats}> shared;"
-        for attend in self.program.attends:
-            name = heads_name(attend.heads)
-            if attend.position:
-                yield f"    NearMemory<{name}Unit, {self.layout.counts[attend.position]}> few;"
-            else:
-                yield f"    UnitMemory<{name}, {name}Unit, {attend.near}> unit;"
+        yield from self._by_turns()
         for stream, _ in self.program.streams:
             yield f"    KeptRows<{type_name(self.layout.owner(stream).name)}, kSessions> {stream};"
         yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
@@ -82,6 +77,23 @@ class _Kernel(KernelText):
         yield from self.laps()
         yield "  };"
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
+
+    def _by_turns(self) -> Iterator[str]:
+        """Declare what attention needs; and in its place what products of several octets do."""
+        seen = list[str]()
+        for attend in self.program.attends:
+            name = heads_name(attend.heads)
+            if attend.position:
+                seen.append(f"NearMemory<{name}Unit, {self.layout.counts[attend.position]}> few;")
+            else:
+                seen.append(f"UnitMemory<{name}, {name}Unit, {attend.near}> unit;")
+        lands = self.layout.landing_quads > 0
+        yield "    union {" if lands else "    NoLanding landing;"
+        if lands:
+            yield f"      LandingMemory<{self.layout.landing_quads}> landing;"
+        yield f"      struct {{ {' '.join(seen)} }} seen;"
+        if lands:
+            yield "    };"
 
     def begin(self) -> Iterator[str]:
         yield "  auto& memory = *dynamic_storage<Memory>();"

@@ -47,7 +47,7 @@ class SessionsKernel(PackedSpeech):
         """Say frames of each request in one launch: int32 [requests, frames, places].
 
         Each has said a frame before, alone; `texts` has rows for them as `FrameRequest.say` does. Raises InvalidInput
-        for too many requests.
+        for too many requests, and for one that has not.
         """
         said = self.prepare(requests, texts, frames)(stream)
         for request in requests:
@@ -67,6 +67,9 @@ class SessionsKernel(PackedSpeech):
             expected = f"1 to {self.layout.sessions} requests with a text each"
             got = f"{len(requests)} requests and {len(texts)} texts"
             raise InvalidInput(expected=expected, got=got, todo="split them")
+        if new := [place for place, request in enumerate(requests) if request.position == 0]:
+            got = f"none at places {new}"
+            raise InvalidInput(expected="a first frame of each request", got=got, todo="let it say one alone, first")
         if self._mailbox is None:
             self._begin()
         device = self.tables[0].device

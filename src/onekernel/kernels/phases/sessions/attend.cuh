@@ -207,7 +207,8 @@ ONEKERNEL_DEVICE void attend_units(const Exchange& qkv, Attend attend) {
   for_units<U, kSessions, kBlocks>([&](const Unit& unit) {
     const Exchange its{qkv.mail, qkv.start + unit.session * U::kRows * U::kHeadDim, qkv.number};
     attend(unit, its);
-    if (kSessions * U::kKvHeads * U::kMembers > kBlocks) workers_barrier();  // another unit may follow
+    if (kSessions > 8 || kSessions * U::kKvHeads * U::kMembers > kBlocks)
+      workers_barrier();  // another unit may follow; or what lands in its place
   });
   qkv.end_use();
 }

@@ -80,6 +80,7 @@ struct KeptRows {
 template <class M, class V, class T, class Stream, class Make>
 ONEKERNEL_DEVICE void begin_stream(Stream& stream, const Exchange& exchange, const float* weights, Make make) {
   using Task = RowTask<M::kGroups * M::kTiles, V::kSessions>;
+  workers_barrier();  // other threads may still add to what the stream was before
   for_rows<Task>([&](const Task& task, int) {
     const int of_block = 8 * task.tile + task.of_tile, row = blockIdx.x * M::kBlockRows + of_block;
     const bool inside = task.inside && row < M::kRows;
