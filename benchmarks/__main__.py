@@ -3,9 +3,10 @@
 rows, columns, proof need a GPU; launch takes the stub driver when there is none; compile needs neither; verdicts
 verifies on the host, and on a GPU where there is one. Run only when they are named: official, which compares
 speech with the official package that OFFICIAL_PYTHON has, frames and text, which make speech and text in one launch
-on a GPU, launches, which compares that with a launch for each phase, sessions, which lets many share a launch, soak,
-which lets blocks be late, and peers, which times frames beside the public runtimes, whose packages the folders
-FASTER_SITE and OFFICIAL_SITE hold; text reads the folder SMOLLM2 (examples/smollm2).
+on a GPU, launches, which compares that with a launch for each phase, sessions, which lets many share a launch, prompts,
+which reads them by one launch, soak, which lets blocks be late, and peers, which times frames beside the public
+runtimes, whose packages the folders FASTER_SITE and OFFICIAL_SITE hold; text reads the folder SMOLLM2
+(examples/smollm2).
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from benchmarks import show, stub
 from onekernel import device
 
 TABLES = ("rows", "columns", "proof", "launch", "compile", "verdicts")
-NAMED = ("official", "frames", "launches", "peers", "sessions", "soak", "text")  # run when they are named
-NEED_GPU = ("rows", "columns", "proof", "frames", "launches", "peers", "sessions", "soak", "text")
+NAMED = ("official", "frames", "launches", "peers", "prompts", "sessions", "soak", "text")  # run when they are named
+NEED_GPU = ("rows", "columns", "proof", "frames", "launches", "peers", "prompts", "sessions", "soak", "text")
 
 
 def main() -> int:
     """Measure, print the tables, write one JSON file each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "tables", nargs="*", metavar="|".join(TABLES + NAMED), help="what to run (default: all but the last seven)"
+        "tables", nargs="*", metavar="|".join(TABLES + NAMED), help="what to run (default: all but the last eight)"
     )
     parser.add_argument("--out", type=Path, help="write numbers and conditions into this folder")
     parser.add_argument("--commit", help="the commit of this tree, when it came without git")

@@ -11,6 +11,18 @@ from rich.table import Table
 TIMES = ["eager", "torch.compile", "F.layer_norm", "ours"]
 
 
+# Titles of what one launch does, and what else the tables have in columns.
+_LAUNCHED = {
+    "frames": ("frames of speech in one launch",),
+    "launches": ("frames of speech in one launch and in many",),
+    "peers": ("frames of speech beside the public runtimes", "times ours"),
+    "prompts": ("prompts of speech read by one launch",),
+    "sessions": ("frames of many requests in one launch",),
+    "soak": ("frames of speech while blocks are late",),
+    "text": ("tokens of text in one launch", "tokens a second", "gap"),
+}
+
+
 def table(console: Console, name: str, record: dict[str, Any]) -> None:
     """Print one measured table with the conditions that matter."""
     place = f"{record['gpu']}, {record['commit'][:10]}"
@@ -20,18 +32,9 @@ def table(console: Console, name: str, record: dict[str, Any]) -> None:
         _verdicts(console, record[name], f"verdicts: {place}")
     elif name == "official":
         _official(console, record[name], f"official: differences from the official package, {place}")
-    elif name == "frames":
-        _launched(console, record[name], f"frames of speech in one launch, {place}")
-    elif name == "launches":
-        _launched(console, record[name], f"frames of speech in one launch and in many, {place}")
-    elif name == "peers":
-        _launched(console, record[name], f"frames of speech beside the public runtimes, {place}", "times ours")
-    elif name == "sessions":
-        _launched(console, record[name], f"frames of many requests in one launch, {place}")
-    elif name == "soak":
-        _launched(console, record[name], f"frames of speech while blocks are late, {place}")
-    elif name == "text":
-        _launched(console, record[name], f"tokens of text in one launch, {place}", "tokens a second", "gap")
+    elif name in _LAUNCHED:
+        title, *columns = _LAUNCHED[name]
+        _launched(console, record[name], f"{title}, {place}", *columns)
     elif name == "launch":
         _launches(console, record[name], f"launch: microseconds of the calling thread, {place}")
     elif name == "compile":

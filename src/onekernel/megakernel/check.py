@@ -13,7 +13,7 @@ may be others, all do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import islice, product
@@ -51,7 +51,7 @@ class Event:
 
     kind: str  # "publish" or "await"
     exchange: str
-    blocks: range
+    blocks: Sequence[int]
     hears: tuple[Blocks, ...] = ()
 
 
@@ -190,7 +190,7 @@ def _reuse(events: list[Event], proved: dict[tuple[int, ...], bool]) -> Iterator
             yield f"{event.exchange} overwritten while a block may still read it"
 
 
-def _known(read: Event, between: list[Event], writers: range) -> bool:
+def _known(read: Event, between: list[Event], writers: Sequence[int]) -> bool:
     """Say whether each writer knows at the end of all readers of its values that they have read."""
     knows = {block: 1 << block for block in read.blocks}
     told: dict[str, dict[int, Blocks]] = {}

@@ -67,7 +67,6 @@ def kernel_request(layout: Layout, arch: str, *, traced: bool = False) -> Kernel
 class KernelText:
     """Writes the lines of a body; with many sessions (sessions/text.py) some of them are others."""
 
-    one_position = True  # at a step, for all blocks
     laps_of = "said"  # what a traced kernel counts goes behind this
 
     def __init__(self, layout: Layout, text: PhaseText, traced: bool) -> None:
@@ -184,8 +183,8 @@ class KernelText:
                     yield _opening(item)
                     if isinstance(item, Repeat) and not self.schedule.slots:
                         yield f"  forget({item.index});  // else what depends on it alone is kept in registers"
-                    if self.one_position and isinstance(item, Repeat) and isinstance(item.count, str):
-                        yield f"  const int position = first + {item.index};"
+                    if isinstance(item, Repeat) and isinstance(item.count, str):
+                        yield from self.positions(item)
                     yield from inner
                     yield "}"
                 continue
@@ -194,6 +193,10 @@ class KernelText:
                 index = self.text.index(section.per)
                 yield begin.format(f"stream + {section.start}ll" + (f" + {index} * {section.bytes}ll" if index else ""))
             yield from write(item)
+
+    def positions(self, steps: Repeat) -> Iterator[str]:
+        """Declare the position of a step, the same for all blocks."""
+        yield f"  const int position = first + {steps.index};"
 
     def put(self, phase: Phase) -> Iterator[str]:
         if isinstance(phase, Project):

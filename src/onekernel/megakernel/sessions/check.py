@@ -21,7 +21,8 @@ def check(layout: SessionsLayout) -> None:
 def faults(layout: SessionsLayout) -> Iterator[str]:
     """Yield every fault that is found."""
     yield from shape_faults(layout)
-    if layout.sessions > layout.schedule.blocks:
+    draws = any(isinstance(phase, Sample) for phase, _ in layout.program.phases())
+    if draws and layout.sessions > layout.schedule.blocks:
         yield f"{layout.sessions} sessions draw in as many blocks, there are {layout.schedule.blocks}"
     for far in (False, True):
         events_of = cache(lambda phase, owed, far=far: tuple(_events(layout, phase, owed, far)))
@@ -44,7 +45,7 @@ def _run(program: Program) -> Iterator[Phase]:
 def _events(layout: SessionsLayout, phase: Phase, owed: str | None, far: bool) -> Iterator[Event]:
     """List what a phase awaits and publishes; a stream that is read twice counts as read the second time.
 
-    `far`: the first part of each head of keys attends alone.
+    `far`: as `SessionsLayout.attended` has it.
     """
     every = range(layout.schedule.blocks)
     everybody = (1 << len(every)) - 1
@@ -64,10 +65,9 @@ def _events(layout: SessionsLayout, phase: Phase, owed: str | None, far: bool) -
         if phase.into:
             yield Event("publish", phase.into, having_rows)
     elif isinstance(phase, Attend):
-        parts = layout.parts(phase.heads)
-        units = range(0, layout.sessions * phase.heads.kv_heads * parts, parts if far and not phase.position else 1)
-        blocks = range(0, min(units.stop, len(every)), units.step)
-        yield Event("await", phase.queries, blocks, tuple(_heard(layout, phase, block, units) for block in blocks))
+        heard = _heard(layout, phase, far)
+        blocks = sorted(heard)
+        yield Event("await", phase.queries, blocks, tuple(heard[block] for block in blocks))
         yield Event("publish", phase.into, blocks)
     elif isinstance(phase, Sample):
         drawing = range(layout.sessions)
@@ -81,21 +81,12 @@ def _makers(layout: SessionsLayout, matrix: Matrix) -> range:
     return range(min(layout.schedule.blocks, divide_up(matrix.rows, layout.tiling(matrix).rows)))
 
 
-def _heard(layout: SessionsLayout, attend: Attend, block: int, units: range) -> int:
-    """Return the blocks that make what a block awaits for its units, a bit for each."""
-    h, share = attend.heads, attend.heads.heads // attend.heads.kv_heads
-    found = 0
-    parts = layout.parts(h) if units.step == 1 else 1  # a far attention is for one block
-    its = max(1, share // parts)  # heads
-    for unit in range(block, units.stop, layout.schedule.blocks):
-        if unit not in units:
-            continue
-        head = unit // layout.parts(h) % h.kv_heads
-        query = head * share + unit % layout.parts(h) * share // parts
-        key = (h.heads + head) * h.head_dim
-        parts_of = (
-            (query * h.head_dim, its * h.head_dim), (key, h.head_dim),
-            (key + h.kv_heads * h.head_dim, h.head_dim),
-        )  # fmt: skip
-        found |= blocks_of_rows(layout, attend, parts_of)
+def _heard(layout: SessionsLayout, attend: Attend, far: bool) -> dict[int, int]:
+    """Return for each block that attends those that make what it awaits, a bit for each."""
+    h, found = attend.heads, dict[int, int]()
+    for block, head, queries in layout.attended(attend, far=far):
+        key = h.heads + head
+        rows = (queries[0], len(queries)), (key, 1), (key + h.kv_heads, 1)
+        numbers = tuple((first * h.head_dim, count * h.head_dim) for first, count in rows)
+        found[block] = found.get(block, 0) | blocks_of_rows(layout, attend, numbers)
     return found

@@ -6,9 +6,10 @@ otherwise than they are read would make other values.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from onekernel.device.parts import arch_number, shared_limit
 from onekernel.errors import DoesNotFit, InvalidInput
@@ -40,45 +41,52 @@ from onekernel.megakernel.program import (
 )  # fmt: skip
 from onekernel.megakernel.sessions.pack import pack_for_sessions, piece_of
 
+_AnyLayout = TypeVar("_AnyLayout", bound="SessionsLayout")
+
 SESSIONS = (2, 4, 8, 16, 32)  # of a launch
 CHOSEN = "chosen"  # the exchange of the codes that were drawn
 OCTET = 8  # sessions that go through the tensor cores together
 _MOST_TILES = 6  # of a group: their sums are in registers
 _MOST_HELD = 8  # slots of the ring with the weights of a group, which wait there for the last octet
 _LANDING = 12  # groups of four numbers of a lane that are on their way while others are multiplied
+_PATIENCE = 300  # cycles before the first look: half of what a single session does best with
 _SMALL = 1024  # bytes of shared memory for what is small
 
 
 def for_sessions(program: Program) -> Program:
     """Rewrite a program of speech: sessions speak in every step, and each block looks how far its sessions are."""
-
-    def rewritten(body: tuple[Item, ...]) -> tuple[Item, ...]:
-        found = list[Item]()
-        for item in body:
-            if isinstance(item, Repeat):
-                found.append(replace(item, body=rewritten(item.body)))
-            elif not isinstance(item, When):
-                found.append(item)
-            elif item.condition == "speaks" or item.condition.startswith("position <"):
-                found.extend(rewritten(item.body))
-            elif not item.condition.startswith("position"):
-                found.append(replace(item, body=rewritten(item.body)))
-        return tuple(found)
-
-    body = rewritten(program.body)
     parts = {phase.parts for phase, _ in program.phases() if isinstance(phase, Merge)}
     exchanges = tuple(exchange for exchange in program.exchanges if exchange.name not in parts)
+    body = without_positions(program.body)
     return replace(program, name=f"{program.name}_sessions", exchanges=(*exchanges, Exchange(CHOSEN, 4)), body=body)
+
+
+def without_positions(body: tuple[Item, ...]) -> tuple[Item, ...]:
+    """Take out the conditions that differ between vectors: of far and near ones, the near attention stands for both."""
+    found = list[Item]()
+    for item in body:
+        if isinstance(item, Repeat):
+            found.append(replace(item, body=without_positions(item.body)))
+        elif not isinstance(item, When):
+            found.append(item)
+        elif item.condition == "speaks" or item.condition.startswith("position <"):
+            found.extend(without_positions(item.body))
+        elif not item.condition.startswith("position"):
+            found.append(replace(item, body=without_positions(item.body)))
+    return tuple(found)
 
 
 class SessionsLayout(Layout):
     """The addresses of a program for many sessions; raises InvalidInput for one that they cannot have."""
 
+    counts_of_vectors: tuple[int, ...] = SESSIONS
+
     def __init__(self, program: Program, schedule: Schedule, sessions: int) -> None:
         super().__init__(program, schedule)
         self.sessions = sessions
-        if sessions not in SESSIONS:
-            raise InvalidInput(expected=f"{SESSIONS} sessions", got=str(sessions), todo="leave places empty")
+        if sessions not in self.counts_of_vectors:
+            expected = f"{self.counts_of_vectors} sessions"
+            raise InvalidInput(expected=expected, got=str(sessions), todo="leave places empty")
         columns = {matrix.columns for matrix in self.matrices} | {width for _, width in program.streams}
         if odd := sorted(width for width in columns if width % (WARPS * STEP)):
             raise InvalidInput(expected="widths in whole spans, of 256", got=f"{odd}", todo="use single sessions")
@@ -153,9 +161,20 @@ class SessionsLayout(Layout):
         fits = self.schedule.blocks // (self.sessions * heads.kv_heads)
         return next(many for many in (32, 16, 8, 4, 2, 1) if many <= max(1, fits) and self.members(heads) % many == 0)
 
-    def shares_heads_as(self, other: Layout) -> bool:
-        """Say whether heads have as many members: else sums have another order."""
-        return all(self.members(it.heads) == other.members(it.heads) for it in self.program.attends)
+    def attended(self, attend: Attend, *, far: bool) -> Iterator[tuple[int, int, range]]:
+        """Yield what blocks attend to: (block, head of keys, heads). `far`: the first part attends to all, alone."""
+        h, parts = attend.heads, self.parts(attend.heads)
+        share, alone = h.heads // h.kv_heads, far and not attend.position
+        for unit in range(0, self.sessions * h.kv_heads * parts, parts if alone else 1):
+            head, part = unit // parts % h.kv_heads, unit % parts
+            first, its = head * share + part * share // parts, share if alone else max(1, share // parts)
+            yield unit % self.schedule.blocks, head, range(first, first + its)
+
+    def expect_heads_of(self, alone: Layout) -> None:
+        """Raise InvalidInput unless heads have as many members as there: else sums have another order."""
+        if any(self.members(it.heads) != alone.members(it.heads) for it in self.program.attends):
+            got = f"{self.schedule.blocks} blocks, {alone.schedule.blocks} for single requests"
+            raise InvalidInput(expected="heads shared out as for single requests", got=got, todo="use as many blocks")
 
     def pack(self, matrix: Matrix, weight: Any) -> Any:
         """Pack one matrix, a torch tensor [rows, columns]: uint8 [blocks, bytes]."""
@@ -179,7 +198,8 @@ class SessionsLayout(Layout):
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: an upper bound, which the text asserts."""
         kept = sum(4 * self.sessions * self.tiling(self.owner(stream)).rows for stream, _ in self.program.streams)
-        seen = max(phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample)) // 8
+        vocabularies = (phase.vocab for phase, _ in self.program.phases() if isinstance(phase, Sample))
+        seen = max(vocabularies, default=0) // 8
         units = sum(self._unit_bytes(attend) for attend in self.program.attends)
         units = max(units, self.landing_quads * 16 * 32 * WARPS)
         small = self.sessions * (4 * (16 + 3) + 64) + seen + _SMALL
@@ -202,8 +222,13 @@ def sessions_layout(program: Program, alone: Schedule, sessions: int, arch: str)
 
     Raises DoesNotFit where shared memory does not suffice.
     """
-    many = for_sessions(program)
-    bare = SessionsLayout(many, replace(alone, slots=0), sessions)
+    return fitted(lambda schedule: SessionsLayout(for_sessions(program), schedule, sessions), alone, arch)
+
+
+def fitted(laid_out: Callable[[Schedule], _AnyLayout], alone: Schedule, arch: str) -> _AnyLayout:
+    """Lay out with as many slots of a ring as fit. Raises DoesNotFit where too few do."""
+    alone = replace(alone, patience=_PATIENCE)
+    bare = laid_out(replace(alone, slots=0))
     free = shared_limit(arch) - bare.shared_bytes
     if arch_number(arch) < 90:
         return bare
@@ -211,4 +236,4 @@ def sessions_layout(program: Program, alone: Schedule, sessions: int, arch: str)
     if slots < bare.fewest_slots:
         got = f"{bare.shared_bytes} bytes of shared memory, and {bare.fewest_slots} slots of {SLOT_SHARED_BYTES}"
         raise DoesNotFit(expected=f"at most {shared_limit(arch)} bytes", got=got, todo="ask for fewer sessions")
-    return SessionsLayout(many, replace(alone, slots=slots, ahead=min(alone.ahead, slots)), sessions)
+    return laid_out(replace(alone, slots=slots, ahead=min(alone.ahead, slots)))

@@ -111,12 +111,9 @@ class SessionsPhaseText(PhaseText):
     def _attend(self, phase: Attend) -> Iterator[str]:
         heads, matrix = heads_name(phase.heads), self._taken(phase.into)
         unit, ticks = f"{heads}Unit", self.schedule.patience
-        norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
         yield f"attend_units<{unit}, kSessions, kBlocks>({phase.queries}, [&](const Unit& unit, const Exchange& its) {{"
         yield f"  const int at = {phase.position or 'sessions[unit.session].position_at(step)'};"
-        rotation = f"rotation + at * {heads}::kHeadDim"
-        operands = f"{norms[0]}, {norms[1]}, {rotation}, at, {float_literal(phase.epsilon)}"
-        yield f"  const HeadOperands<float> operands{{{operands}}};"
+        yield f"  const HeadOperands<float> operands{{{self.operands(phase, 'at')}}};"
         to = f"ToContext<{heads}, {self.vectors_of(matrix)}, {matrix.kind}>"
         yield f"  const {to} to{{{phase.into}, unit}};"
         yield f"  if (sessions[unit.session].present == 0) return skip_unit<{unit}>(unit, to);"
@@ -137,6 +134,12 @@ class SessionsPhaseText(PhaseText):
         yield "});"
         yield "patience.lap(2);"
         yield "patience.since = clock_ticks();"
+
+    def operands(self, phase: Attend, position: str) -> str:
+        """Spell what queries and keys of a position go through."""
+        norms = [self._vector(vector) for vector in phase.norms] if phase.norms else ["nullptr", "nullptr"]
+        rotation = f"rotation + {position} * {heads_name(phase.heads)}::kHeadDim"
+        return f"{norms[0]}, {norms[1]}, {rotation}, {position}, {float_literal(phase.epsilon)}"
 
     def unit_cache(self, phase: Attend) -> str:
         """Declare the keys and values of a unit in a layer."""

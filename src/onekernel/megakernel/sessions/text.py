@@ -8,7 +8,7 @@ from dataclasses import replace
 from onekernel.jit.request import KernelRequest, Line, Parameter
 from onekernel.megakernel.generate import WORKERS, KernelText
 from onekernel.megakernel.phase_text import heads_name, heads_type, type_name
-from onekernel.megakernel.program import Attend, Phase, Project
+from onekernel.megakernel.program import Attend, Heads, Phase, Project, Repeat
 from onekernel.megakernel.sessions.check import check
 from onekernel.megakernel.sessions.layout import SessionsLayout
 from onekernel.megakernel.sessions.phase_text import SessionsPhaseText
@@ -39,21 +39,17 @@ def sessions_request(layout: SessionsLayout, arch: str, *, traced: bool = False)
         layout.program.name, arch, tuple(parameters), WORKERS + (32 if layout.schedule.slots else 0),
         headers=("phases/sessions/attend.cuh", "phases/sample.cuh"),
         constants=(("kBlocks", layout.schedule.blocks), ("kSessions", layout.sessions)),
-        body=tuple(Line(text) for text in _Kernel(layout, traced).lines()),
+        body=tuple(Line(text) for text in SessionsText(layout, SessionsPhaseText(layout), traced).lines()),
         cooperative=True, shared=layout.shared_bytes, min_blocks=1,
     )  # fmt: skip
 
 
-class _Kernel(KernelText):
+class SessionsText(KernelText):
     """Writes the lines of a body."""
 
     layout: SessionsLayout
     text: SessionsPhaseText
-    one_position = False
     laps_of = "sessions[0].said"
-
-    def __init__(self, layout: SessionsLayout, traced: bool) -> None:
-        super().__init__(layout, SessionsPhaseText(layout), traced)
 
     def types(self) -> Iterator[str]:
         for matrix in self.layout.matrices:
@@ -62,44 +58,49 @@ class _Kernel(KernelText):
             yield f"  using {type_name(matrix.name)} = Matrix<{sizes}>;"
         for heads in dict.fromkeys(replace(attend.heads, normed=False) for attend in self.program.attends):
             yield f"  {heads_type(heads, self.layout.members(heads))}"
-            yield f"  {heads_type(heads, self.layout.parts(heads), 'Unit')}"
-            yield f"  {heads_type(heads, 1, 'Alone')}"
+            yield from self.more_heads(heads)
         yield "  struct Memory {"
         if self.schedule.slots:
             yield f"    Ring<{self.schedule.slots}> ring;"
         yield f"    SessionsMemory<kSessions, {self.layout.result_floats}> shared;"
-        yield from self._by_turns()
+        lands = self.layout.landing_quads > 0
+        seen = f"struct {{ {' '.join(self.seen())} }} seen;"
+        landing = f"LandingMemory<{self.layout.landing_quads}> landing;" if lands else "NoLanding landing;"
+        yield f"    union {{ {landing} {seen} }};" if lands else f"    {landing} {seen}"
         for stream, _ in self.program.streams:
             yield f"    KeptRows<{type_name(self.layout.owner(stream).name)}, kSessions> {stream};"
-        yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
-        yield "    Session sessions[kSessions];"
-        yield "    SpokenMemory<kSessions> spoken;"
+        yield from self.remembered()
         yield from self.laps()
         yield "  };"
         yield f'  static_assert(sizeof(Memory) <= {self.layout.shared_bytes}, "the shared memory of the launch");'
 
-    def _by_turns(self) -> Iterator[str]:
-        """Declare what attention needs; and in its place what products of several octets do."""
-        seen = list[str]()
+    def more_heads(self, heads: Heads) -> Iterator[str]:
+        """Write the types of heads as parts have them, and as one block has them alone."""
+        yield f"  {heads_type(heads, self.layout.parts(heads), 'Unit')}"
+        yield f"  {heads_type(heads, 1, 'Alone')}"
+
+    def seen(self) -> Iterator[str]:
+        """Declare what attention needs."""
         for attend in self.program.attends:
             name = heads_name(attend.heads)
             if attend.position:
-                seen.append(f"NearMemory<{name}Unit, {self.layout.counts[attend.position]}> few;")
+                yield f"NearMemory<{name}Unit, {self.layout.counts[attend.position]}> few;"
             else:
-                seen.append(f"UnitMemory<{name}, {name}Unit, {attend.near}> unit;")
-        lands = self.layout.landing_quads > 0
-        yield "    union {" if lands else "    NoLanding landing;"
-        if lands:
-            yield f"      LandingMemory<{self.layout.landing_quads}> landing;"
-        yield f"      struct {{ {' '.join(seen)} }} seen;"
-        if lands:
-            yield "    };"
+                yield f"UnitMemory<{name}, {name}Unit, {attend.near}> unit;"
+
+    def remembered(self) -> Iterator[str]:
+        """Declare what is known of sessions and of their draws."""
+        yield f"    SampleMemory<{max(s.vocab for s in self.text.samples)}> draw;"
+        yield "    Session sessions[kSessions];"
+        yield "    SpokenMemory<kSessions> spoken;"
+
+    def positions(self, steps: Repeat) -> Iterator[str]:  # noqa: ARG002 (sessions have their own)
+        """Declare nothing: sessions have positions of their own."""
+        yield from ()
 
     def begin(self) -> Iterator[str]:
         yield "  auto& memory = *dynamic_storage<Memory>();"
-        yield "  const Session* sessions = memory.sessions;"
-        yield "  for (int i = threadIdx.x; i < 8 * kSessions; i += kWorkers)"
-        yield "    reinterpret_cast<long long*>(memory.sessions)[i] = table[i];"
+        yield from self.recall()
         yield f"  const unsigned char* stream = weights + blockIdx.x * {self.layout.stream_bytes}ll;"
         if self.schedule.slots:
             yield from self.writer()
@@ -109,6 +110,15 @@ class _Kernel(KernelText):
         yield from self.mail()
         yield from self.patience()
         yield "  Turns turns;"
+        yield from self.recall_draws()
+
+    def recall(self) -> Iterator[str]:
+        """Write how the table of sessions comes into shared memory, before anything else."""
+        yield "  const Session* sessions = memory.sessions;"
+        yield "  for (int i = threadIdx.x; i < 8 * kSessions; i += kWorkers)"
+        yield "    reinterpret_cast<long long*>(memory.sessions)[i] = table[i];"
+
+    def recall_draws(self) -> Iterator[str]:
         yield "  int frames = 0;"
         yield "  workers_barrier();"
         yield "  memory.spoken.load(sessions);"

@@ -10,7 +10,7 @@ import torch
 
 from onekernel.errors import InvalidInput
 from onekernel.jit import Kernel
-from onekernel.megakernel.decoder import SpeechShape
+from onekernel.megakernel.decoder import DecoderShape, SpeechShape
 from onekernel.megakernel.interpret import rotations
 from onekernel.megakernel.layout import Layout
 from onekernel.megakernel.pack import pack
@@ -32,11 +32,16 @@ class PackedSpeech:
     def load(self, weights: Weights, table: Tables, sub_table: Tables) -> None:
         """Pack all weights, on the device where they are."""
         talker, places = self.shape.talker, range(self.shape.places)
-        stream, vectors = pack(self.layout, weights)
-        rotation = torch.from_numpy(rotations(self.positions, talker.head_dim, talker.theta)).to(stream.device)
-        self.operands = stream, vectors, rotation
+        self.operands = packed(self.layout, weights, talker, self.positions)
         tables = torch.cat([table(place) for place in places]).to(getattr(torch, talker.weights)).contiguous()
         self.tables = tables, torch.cat([sub_table(place) for place in places[:-1]]).float().contiguous()
+
+
+def packed(layout: Layout, weights: Weights, talker: DecoderShape, positions: int) -> tuple[torch.Tensor, ...]:
+    """Return the first operands of a kernel: the streams of all blocks, vectors, the rotations of positions."""
+    stream, vectors = pack(layout, weights)
+    rotation = torch.from_numpy(rotations(positions, talker.head_dim, talker.theta)).to(stream.device)
+    return stream, vectors, rotation
 
 
 class FrameKernel(PackedSpeech):

@@ -29,9 +29,7 @@ class SessionsKernel(PackedSpeech):
         """
         super().__init__(layout, alone.shape, alone.positions)
         self.kernel = kernel
-        if not layout.shares_heads_as(alone.layout):
-            got = f"{layout.schedule.blocks} blocks, {alone.layout.schedule.blocks} for single requests"
-            raise InvalidInput(expected="heads shared out as for single requests", got=got, todo="use as many blocks")
+        layout.expect_heads_of(alone.layout)
         self._mailbox: Any = None
         self._idle: list[tuple[torch.Tensor, torch.Tensor]] = []
 

@@ -76,6 +76,24 @@ ONEKERNEL_DEVICE void mix_slices(const NearMemory<U, kPositions>& memory, int pa
   }
 }
 
+// The scores of a part's heads at near positions, and the values under them. The new key and its value are in `memory`,
+// with the values before it.
+template <class H, class U, int kPositions, class To>
+ONEKERNEL_DEVICE void see_near(NearMemory<U, kPositions>& memory, const float (*asked)[U::kHeadDim],
+                               const Before<U, kPositions>& before, int part, int position, const To& to) {
+  float queries[U::kSliceHeads][U::kLaneDims];
+  load_queries<U, U::kSliceHeads>(asked, queries);
+#pragma unroll
+  for (int i = 0; i < Before<U, kPositions>::kRounds; ++i) {
+    const int place = i * U::kAtOnce + U::first_key();
+    LanePart<U> key = before.keys[i];
+    if (place == position) key.load_from(memory.key);
+    keep_scores<U, 1>(memory, queries, key, place, position);
+  }
+  workers_barrier();
+  mix_slices<H>(memory, part, position, to);
+}
+
 // The first positions of a cache; what it has of them is on its way before the new one is there. Every part keeps all
 // of the new position: so a block reads what it wrote itself.
 template <class H, class U, int kPositions, int kTicks, class T, class Patience_, class Kept, class To>
@@ -97,17 +115,7 @@ ONEKERNEL_DEVICE void attend_unit_near(NearMemory<U, kPositions>& memory, Patien
       unit.kv_head);
   patience.lap(1);
   workers_barrier();
-  float queries[U::kSliceHeads][U::kLaneDims];
-  load_queries<U, U::kSliceHeads>(memory.queries, queries);
-#pragma unroll
-  for (int i = 0; i < Before<U, kPositions>::kRounds; ++i) {
-    const int place = i * U::kAtOnce + U::first_key();
-    LanePart<U> key = before.keys[i];
-    if (place == position) key.load_from(memory.key);
-    keep_scores<U, 1>(memory, queries, key, place, position);
-  }
-  workers_barrier();
-  mix_slices<H>(memory, unit.part, position, to);
+  see_near<H>(memory, memory.queries, before, unit.part, position, to);
 }
 
 // Rows of a cache that are next to be seen by a warp, member by member, as many at a time as fit into a slot of a ring.
@@ -147,7 +155,31 @@ ONEKERNEL_DEVICE void see_member(Seen<H>& seen, const float (&queries)[H::kShare
   for (int distance = H::kKeyLanes; distance < kWarpLanes; distance *= 2) seen.merge(distance);
 }
 
-// All positions, by the first part: member by member; then what they found is merged.
+// All positions, member by member; then what they found is merged. The new position is in `memory`.
+template <class H, class Memory, class To>
+ONEKERNEL_DEVICE void see_far(Memory& memory, const float (*asked)[H::kHeadDim], const Cache<H>& cache, int position,
+                              const To& to) {
+  float queries[H::kShare][H::kLaneDims];
+  load_queries<H, H::kShare>(asked, queries);
+  ComingRows<H> coming{cache, position};
+  coming.load(0, 0);
+#pragma unroll 1
+  for (int member = 0; member < H::kMembers; ++member) {
+    Seen<H> seen;
+    see_member(seen, queries, coming, memory.seen.newest, member);
+    seen.store(memory.seen.states[warp_index()]);
+    workers_barrier();
+    publish_seen<H>(memory.seen, memory.parts, member, 0);
+    workers_barrier();
+  }
+  for (int task = warp_index(); task < H::kMembers * H::kSliceHeads; task += kWarps) {
+    const int member = task / H::kSliceHeads, head = task % H::kSliceHeads;
+    merge_head<H>(head, memory.parts, member, 0,
+                  [&](int quad, const float (&merged)[4]) { to(H::slice_head(member) + head, quad, merged); });
+  }
+}
+
+// All positions, by the first part.
 template <class H, class A, int kTicks, class Memory, class Patience_, class T, class To>
 ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const Exchange& qkv,
                                       const HeadOperands<T>& at, const Cache<H>& cache, const Unit& unit,
@@ -164,24 +196,7 @@ ONEKERNEL_DEVICE void attend_unit_far(Memory& memory, Patience_& patience, const
       unit.kv_head);
   patience.lap(1);
   workers_barrier();
-  float queries[H::kShare][H::kLaneDims];
-  load_queries<H, H::kShare>(memory.seen.queries, queries);
-  ComingRows<H> coming{cache, at.position};
-  coming.load(0, 0);
-#pragma unroll 1
-  for (int member = 0; member < H::kMembers; ++member) {
-    Seen<H> seen;
-    see_member(seen, queries, coming, memory.seen.newest, member);
-    seen.store(memory.seen.states[warp_index()]);
-    workers_barrier();
-    publish_seen<H>(memory.seen, memory.parts, member, 0);
-    workers_barrier();
-  }
-  for (int task = warp_index(); task < H::kMembers * H::kSliceHeads; task += kWarps) {
-    const int member = task / H::kSliceHeads, head = task % H::kSliceHeads;
-    merge_head<H>(head, memory.parts, member, 0,
-                  [&](int quad, const float (&merged)[4]) { to(H::slice_head(member) + head, quad, merged); });
-  }
+  see_far<H>(memory, memory.seen.queries, cache, at.position, to);
 }
 
 // The result of a unit whose place no session has: it has no cache.

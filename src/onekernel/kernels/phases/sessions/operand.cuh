@@ -215,3 +215,20 @@ struct Squares {
       factors[octet * V::kOctet + thread / kWarpLanes] = rsqrtf(sum / V::kColumns + epsilon);
   }
 };
+
+// The same of all octets: what a lane does for one of them overlaps what it does for others.
+template <class V>
+struct AllSquares {
+  Squares<V> of_octet[V::kOctets];
+
+  ONEKERNEL_DEVICE void look(const Exchange& exchange) {
+#pragma unroll
+    for (int octet = 0; octet < V::kOctets; ++octet) of_octet[octet].look(exchange, octet);
+  }
+  ONEKERNEL_DEVICE void store_factors(const Exchange& exchange, float epsilon, float* factors) {
+#pragma unroll
+    for (int octet = 0; octet < V::kOctets; ++octet) of_octet[octet].settle(exchange, octet);
+#pragma unroll
+    for (int octet = 0; octet < V::kOctets; ++octet) of_octet[octet].store_factor(octet, epsilon, factors);
+  }
+};

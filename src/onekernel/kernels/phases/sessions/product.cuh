@@ -95,7 +95,6 @@ struct Product<M, V, Reader, LandingMemory<kQuads>> {
   Reader& reader;
   const Exchange& from;
   Landing<V, kTogether, kQuads> pieces;
-  Squares<V> squares;
   float epsilon;
   float* factors;
 
@@ -112,17 +111,18 @@ struct Product<M, V, Reader, LandingMemory<kQuads>> {
     patience.lap(0);
     pieces.await_some();
     patience.lap(1);
-    if (factors != nullptr) squares.look(from, 0);
+    AllSquares<V> squares;
+    if (factors != nullptr) squares.look(from);
     pieces.begin();
+    if (factors != nullptr) squares.store_factors(from, epsilon, factors);
     patience.lap(2);
   }
 
   ONEKERNEL_DEVICE void multiply(OctetSums<M, V>& sums, int octet, int group) {
-    const bool last = octet + 1 == V::kOctets, normed = factors != nullptr && group == 0;
+    const bool last = octet + 1 == V::kOctets;
 #pragma unroll(V::kPieces <= 4 ? 4 : 1)
     for (int first = 0; first < V::kPieces; first += kTogether) {
       pieces.take(octet, first, group + 1 < M::kGroups);
-      if (first == 0 && normed) find_factors(octet, last);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int piece = first + i;
@@ -131,11 +131,5 @@ struct Product<M, V, Reader, LandingMemory<kQuads>> {
         if (last) reader.free((piece + 1) * kWindow, piece + 1 == V::kPieces);
       }
     }
-  }
-
-  ONEKERNEL_DEVICE void find_factors(int octet, bool last) {
-    squares.settle(from, octet);
-    squares.store_factor(octet, epsilon, factors);
-    if (!last) squares.look(from, octet + 1);
   }
 };

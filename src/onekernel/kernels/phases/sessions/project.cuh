@@ -51,19 +51,6 @@ ONEKERNEL_DEVICE void prefetch_row(Finish& finish, int group) {
   finish.prefetch(row, first.inside && row < M::kRows);
 }
 
-// What a block without rows does: another stream may begin with what the matrix multiplies, under its norm.
-template <class V, class Memory>
-ONEKERNEL_DEVICE void find_all_factors(Memory& memory, const Exchange& from, float epsilon, int turn) {
-#pragma unroll 1
-  for (int octet = 0; octet < V::kOctets; ++octet) {
-    Squares<V> squares;
-    squares.look(from, octet);
-    squares.settle(from, octet);
-    squares.store_factor(octet, epsilon, memory.factors[turn]);
-  }
-  workers_barrier();
-}
-
 // Multiply the vectors of all sessions; under a norm if kNormed, whose factors blocks without rows need too if
 // kEverywhere. `ends`: nobody reads the vectors after this.
 template <int kTicks, class M, class V, bool kNormed, bool kEverywhere, class Memory, class Landed, class Patience_,
@@ -76,7 +63,12 @@ ONEKERNEL_DEVICE void project_sessions(Memory& memory, Landed& landed, Turns& tu
   if (kNormed && (M::here() || kEverywhere)) turns.factors ^= 1;
   if (!M::here()) {
     patience.wait(kTicks);
-    if (kNormed && kEverywhere) find_all_factors<V>(memory, from, epsilon, turn);
+    if (kNormed && kEverywhere) {  // another stream may begin with what the matrix multiplies, under its norm
+      AllSquares<V> squares;
+      squares.look(from);
+      squares.store_factors(from, epsilon, memory.factors[turn]);
+      workers_barrier();
+    }
     reader.skip(M::kGroups * stream_bytes(M::kFragments));
     if (ends) from.end_use();
     return;
