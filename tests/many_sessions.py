@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -49,8 +50,7 @@ class Weights:
         return rows[:, : self.shape.predictor.hidden].float()
 
     def draw(self, name: str, size: tuple[int, ...]) -> torch.Tensor:
-        key = int.from_bytes(name.encode(), "little") % 2**63
-        return torch.randn(size, generator=torch.Generator().manual_seed(key))
+        return torch.randn(size, generator=torch.Generator().manual_seed(crc32(name.encode())))
 
 
 @cache

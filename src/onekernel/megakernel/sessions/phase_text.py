@@ -37,16 +37,20 @@ class SessionsPhaseText(PhaseText):
 
     def _next_norm(self, exchange: str, *, begins: bool) -> str:
         """Spell the weights under which the next reader of a stream wants it."""
-        sources = [phase.source for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        projects = [phase for phase, _ in self.program.phases() if isinstance(phase, Project)]
+        sources = [it.source for it in projects]
         weights = [source.weight for source in sources if isinstance(source, Normed) and source.owed == exchange]
         each = next(weight for weight in weights if weight.per)
         behind = next((weight for weight in weights if not weight.per), None)
         if begins:
             return f"vectors + {self.layout.vectors[each]}"
-        if behind is None:
+        reader = next(at for at, source in enumerate(sources) if isinstance(source, Normed) and source.weight == each)
+        if reader > next(at for at, it in enumerate(projects) if it.owe and it.into == exchange):
             return self._vector(each)
         (layer,) = each.per
         later = f"vectors + {self.layout.vectors[each]} + ({layer} + 1) * {each.width}"
+        if behind is None:  # nobody hears of the last layer
+            return later
         return f"({layer} == {self.layout.counts[layer] - 1} ? {self._vector(behind)} : {later})"
 
     def _begin(self, phase: Begin) -> Iterator[str]:
