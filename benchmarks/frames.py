@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from statistics import median, quantiles
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 from benchmarks.frames_parity import PROMPT, SEED, Row, Speech, parity, reference, repeats, rounding, rows_of
 from benchmarks.official import released
 from benchmarks.peer import kernels_of
+from benchmarks.timing import back_to_back
 from onekernel import device
 from onekernel.jit import Kernel
 from onekernel.megakernel.decoder import speech_decoder
@@ -104,14 +104,12 @@ def launches(speech: Speech, text: Tensor, position: int, frames: int) -> list[f
     request.position = position
     request.say(rows_of(speech, 1, 3), text, frames)
     stream = torch.cuda.current_stream()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(LAUNCHES + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
+
+    def again() -> None:
         request.position = position
         request.say(None, text, frames, stream.cuda_stream)
-        mark.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) / frames for start, end in pairwise(marks)]
+
+    return [time / frames for time in back_to_back(again, LAUNCHES)]
 
 
 def eager(speech: Speech, text: Tensor) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from statistics import median, quantiles
 from typing import Any
 
@@ -20,6 +19,7 @@ from safetensors.torch import load_file
 from benchmarks import frames
 from benchmarks.frames_parity import SEED, Row, Speech, rows_of
 from benchmarks.official import released
+from benchmarks.timing import back_to_back
 from onekernel import device
 from onekernel.jit import Kernel, compile_request
 from onekernel.megakernel.decoder import speech_decoder
@@ -68,7 +68,6 @@ def speed(one: Speech, kernel: PromptKernel, floor: float) -> Iterator[Row]:
     request, stream = one.kernel.request(Sampling(), SEED), torch.cuda.current_stream()
     for length in LENGTHS:
         prompt = rows_of(one, length, 4)
-
         times = timed(request, partial(kernel.read, request, prompt, stream.cuda_stream))
         most = {"p99": quantiles(times, n=100)[98], "max": max(times), "floor": floor}
         what = f"{kernel.layout.sessions} at a time: ms of {length} positions"
@@ -87,15 +86,13 @@ def stepwise(one: Speech) -> Iterator[Row]:
 
 def timed(request: FrameRequest, launch: Callable[[], Any]) -> list[float]:
     """Return milliseconds of each of many launches, from the first position on."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(LAUNCHES + 1)]
-    launch()  # what comes first takes longer
-    marks[0].record()
-    for mark in marks[1:]:
+
+    def again() -> None:
         request.position = 0
         launch()
-        mark.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) for start, end in pairwise(marks)]
+
+    launch()  # what comes first takes longer
+    return back_to_back(again, LAUNCHES)
 
 
 def _rows(one: Speech, on: Any) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from benchmarks import frames
 from benchmarks.frames_parity import SEED, Row, Speech, rows_of
 from benchmarks.official import released
+from benchmarks.timing import back_to_back
 from onekernel import device
 from onekernel.jit import Binary, Kernel, KernelRequest, compile_request
 from onekernel.megakernel.decoder import speech_decoder
@@ -104,16 +105,11 @@ def launches(
 ) -> list[float]:
     """Return milliseconds of each launch of a frame; each begins at the same position."""
     stream = torch.cuda.current_stream()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(LAUNCHES + 1)]
     say = many.prepare(requests, texts, 1, position=position)
     say(stream.cuda_stream)
-    marks[0].record()
-    for mark in marks[1:]:
-        say(stream.cuda_stream)
-        mark.record()
-    torch.cuda.synchronize()
+    times = back_to_back(partial(say, stream.cuda_stream), LAUNCHES)
     many.check()
-    return [start.elapsed_time(end) for start, end in pairwise(marks)]
+    return times
 
 
 def run(say: Callable[[str], None]) -> list[Row]:

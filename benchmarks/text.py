@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise, repeat
+from itertools import chain, repeat
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.frames import read_bandwidth, read_bytes
+from benchmarks.timing import back_to_back
 from onekernel import device
 from onekernel.errors import InvalidInput
 from onekernel.megakernel.decoder import DecoderShape
@@ -193,16 +194,10 @@ def compiled(decoder: TextDecoder) -> list[float]:
 
 
 def spans(work: Callable[[], object], count: int) -> list[float]:
-    """Return milliseconds between marks on the GPU, with a mark behind each of `count` runs of some work."""
+    """Return milliseconds of each of `count` runs of some work on the GPU, behind a few that do not count."""
     for _ in range(WARM):
         work()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        work()
-        mark.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) for start, end in pairwise(marks)]
+    return back_to_back(work, count)
 
 
 class StaticContext(Context):

@@ -1,12 +1,13 @@
-"""Device time of work inside a CUDA graph, for ours and for peers alike.
+"""Device time of work, inside a CUDA graph or launch by launch, for ours and for peers alike.
 
-Each contender is captured `calls` times into one graph; graphs are replayed in turn, round after round, so that a
-drifting clock meets all of them. One sample is one replay, divided by `calls`.
+In a graph each contender is captured `calls` times; graphs are replayed in turn, round after round, so that a drifting
+clock meets all of them. One sample is one replay, divided by `calls`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import torch
 
@@ -26,6 +27,17 @@ def time_in_graph(contenders: Mapping[str, Work], *, calls: int, rounds: int = 2
         for name, graph in graphs.items():
             samples[name].append(_replay(graph) / calls)
     return {name: summary(values) for name, values in samples.items()}
+
+
+def back_to_back(work: Work, count: int) -> list[float]:
+    """Return milliseconds of each of so many calls on the current stream, none of which waits for the host."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        work()
+        mark.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
 
 def _capture(work: Work, calls: int) -> torch.cuda.CUDAGraph:

@@ -11,7 +11,7 @@ from onekernel.megakernel.decoder import greedy_decoder, speech_decoder
 from onekernel.megakernel.generate import kernel_request
 from onekernel.megakernel.layout import Layout
 from onekernel.megakernel.schedule import schedule_for
-from onekernel.megakernel.sessions.layout import sessions_layout
+from onekernel.megakernel.sessions.layout import SESSIONS, sessions_layout
 from onekernel.megakernel.sessions.text import sessions_request
 
 ARCHS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
@@ -36,9 +36,9 @@ def test_nothing_spills(name: str, arch: str) -> None:
     assert 0 < used.registers * request.threads <= 65536
 
 
-@pytest.mark.parametrize("sessions", [2, 4, 8])
+@pytest.mark.parametrize("sessions", SESSIONS)
 def test_nothing_spills_with_many_sessions(sessions: int) -> None:
-    """At width 1024; with more sessions, or at width 2048, a few registers do (docs/decisions/0018)."""
+    """At width 1024; at width 2048 a few registers do (docs/frames.md)."""
     schedule = schedule_for(PROGRAMS["speech 0.6B"], find("sm_90").multiprocessors, "sm_90")
     layout = sessions_layout(speech_decoder(SPEECH[0], paired=False), schedule, sessions, "sm_90")
     used = compile_request(sessions_request(layout, "sm_90")).resources
